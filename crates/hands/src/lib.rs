@@ -17,3 +17,4 @@ pub mod serve;
 
 pub use client::{Error, Hand, Reader, Shares, Watch, WatchOptions, Writer};
 pub use protocol::{Account, CopySource, Copying, Entry, EventKind, Kind, Metadata, Problem, WatchEvent};
+pub use serve::accounts::account_in;

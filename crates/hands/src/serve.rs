@@ -8,7 +8,7 @@
 //! The main thread only reads the socket, so that it sees its end whatever the jobs do. When it returns, the process ends with all threads.
 //! Every bound is in [`base::limits`].
 
-mod accounts;
+pub(crate) mod accounts;
 mod behind;
 mod change;
 mod compose;

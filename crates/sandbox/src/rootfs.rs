@@ -12,6 +12,7 @@
 mod base_layer;
 mod given_layer;
 mod host_mask;
+mod image_file;
 mod layer;
 
 use std::{
@@ -41,6 +42,7 @@ pub(crate) use base_layer::place_of;
 pub use base_layer::prepare_base_layer;
 pub use given_layer::{GivenFile, prepare_given_layer};
 pub use host_mask::prepare_host_mask;
+pub use image_file::read_of_image;
 
 /// Most layers of a root filesystem, the image's included: the kernel stacks no more (OVL_MAX_STACK in fs/overlayfs/params.h).
 pub const LAYERS_MAX: usize = 500;

@@ -9,10 +9,11 @@ use crate::protocol::{Account, Problem};
 pub(super) fn find(name: &str) -> Result<Account, Problem> {
     let users = read("/etc/passwd".as_ref()).ok_or(Problem::NotFound)?;
     let groups = read("/etc/group".as_ref()).unwrap_or_default();
-    parse(name, &users, &groups).ok_or(Problem::NotFound)
+    account_in(name, &users, &groups).ok_or(Problem::NotFound)
 }
 
-fn parse(name: &str, users: &str, groups: &str) -> Option<Account> {
+/// The account of a name in the texts of both files.
+pub fn account_in(name: &str, users: &str, groups: &str) -> Option<Account> {
     let mut lines = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let fields = lines.find(|fields| !name.is_empty() && fields[0] == name)?;
     let [_, _, uid, gid, _, home, ..] = fields[..] else { return None };
@@ -44,7 +45,7 @@ mod tests {
 
     #[test]
     fn an_account_has_the_groups_that_name_it() {
-        let account = |name| parse(name, USERS, GROUPS);
+        let account = |name| account_in(name, USERS, GROUPS);
         let bob = Account { uid: 1001, gid: 1001, groups: vec![27, 100], home: "/home/bob".into() };
         assert_eq!(account("bob"), Some(bob));
         assert_eq!(account("bobby").unwrap().groups, [27]);
@@ -55,13 +56,13 @@ mod tests {
     #[test]
     fn what_is_no_account_is_not_found() {
         for name in ["far", "odd", "bo", "", "nobody", "root:x"] {
-            assert_eq!(parse(name, USERS, GROUPS), None, "{name}");
+            assert_eq!(account_in(name, USERS, GROUPS), None, "{name}");
         }
     }
 
     #[test]
     fn groups_are_bounded() {
         let many: String = (0..2 * GROUPS_MAX).map(|group| format!("g{group}:x:{group}:bob\n")).collect();
-        assert_eq!(parse("bob", USERS, &many).unwrap().groups.len(), GROUPS_MAX);
+        assert_eq!(account_in("bob", USERS, &many).unwrap().groups.len(), GROUPS_MAX);
     }
 }

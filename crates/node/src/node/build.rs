@@ -11,10 +11,11 @@ use model::{BuildProgress, BuildStage, BuildTimings, TemplateSpec};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Account, Node,
+    Node,
     exec::command,
     images::{random_suffix, remove_quietly},
     now_ms,
+    users::program_account,
 };
 use crate::{
     config::RECORD,
@@ -220,6 +221,7 @@ impl Node {
     async fn build_zygote(self: &Arc<Self>, job: &Job, progress: &Progress) -> Result<(ZygoteRef, BuildTimings)> {
         progress.stage(BuildStage::StartingProgram);
         let spec = &job.spec;
+        let account = program_account(spec, &job.image_layers)?;
         let create = self.spec(&job.source, &job.image_layers, &spec.limits);
         let (output, carriage) = self.make_output(&job.source)?;
         let create = CreateSandbox { spec: create, machine: None };
@@ -229,7 +231,7 @@ impl Node {
 
         let streams = self.streams(&job.source, init)?;
         let spawned = Instant::now();
-        let main = command(&self.host.config.given, spec, &Account::program(), spec.command.clone(), &[], None);
+        let main = command(&self.host.config.given, spec, &account, spec.command.clone(), &[], None);
         let (main, mut ended) = self.spawn(&job.source, main, true, [&self.host.null, &output, &output]).await?;
         progress.stage(BuildStage::WaitingUntilReady);
         let ready = self.wait_until_ready(spec, &job.source, (init, main), &mut ended).await?;

@@ -1,8 +1,11 @@
 //! Users of a sandbox: who has a name there.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
-use base::{id::SandboxId, limits::IDS_PER_SANDBOX};
+use base::{
+    id::SandboxId,
+    limits::{HAND_NAMES_BYTES_MAX, IDS_PER_SANDBOX},
+};
 use model::TemplateSpec;
 use sandbox::{User, Users};
 
@@ -52,27 +55,13 @@ impl Node {
         }
     }
 
-    /// `USER`, `UID`, or either with `:GROUP`, as images and Dockerfiles say it.
     async fn look_up_with_group(self: &Arc<Self>, id: &SandboxId, text: &str) -> Result<Account> {
-        let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
-        let mut account = match (number(user)?, user) {
-            (Some(uid), _) => Account::new(user, "/", User { uid, gid: uid, groups: Vec::new() }),
-            (None, USER) => Account::program(),
-            (None, ROOT) => Account::new(ROOT, "/root", User::ROOT),
-            (None, _) => self.look_up(id, user).await?,
+        let asked = Asked::of(text);
+        let account = match asked.known()? {
+            Some(account) => account,
+            None => self.look_up(id, asked.user).await?,
         };
-        match group {
-            None => {}
-            Some(group) if group == user => {}
-            Some(ROOT) => account.ids.gid = 0,
-            Some(group) => {
-                let message = || format!("{}: the group is no number", text.escape_debug());
-                let hint = || Some("give the group as a number, or leave it out".to_owned());
-                account.ids.gid = number(group)?.ok_or_else(|| Error::Invalid { message: message(), hint: hint() })?;
-            }
-        }
-        text.clone_into(&mut account.name);
-        Ok(account)
+        asked.complete(account)
     }
 
     /// The working directory that the template has for this user, if it has one: `/` is none.
@@ -104,6 +93,68 @@ impl Node {
             Err(error) if error.problem() == Some(&hands::Problem::NotFound) => Err(none()),
             Err(error) => Err(std::io::Error::other(error)).doing("look up a user of the sandbox"),
         }
+    }
+}
+
+/// Whom the program of a template runs as, by the files of its root with these layers.
+pub(super) fn program_account(spec: &TemplateSpec, layers: &[PathBuf]) -> Result<Account> {
+    let Some(text) = spec.user.as_deref().filter(|user| *user != USER) else { return Ok(Account::program()) };
+    if Users::of(layers) == Users::ProgramOnly {
+        return Err(Error::OneUser { user: text.escape_debug().to_string() });
+    }
+    let asked = Asked::of(text);
+    let account = match asked.known()? {
+        Some(account) => account,
+        None => in_layers(layers, asked.user)?,
+    };
+    asked.complete(account)
+}
+
+fn in_layers(layers: &[PathBuf], name: &str) -> Result<Account> {
+    let read = |file| sandbox::read_of_image(layers, "etc", file, HAND_NAMES_BYTES_MAX).unwrap_or_default();
+    let [users, groups] = ["passwd", "group"].map(|file| String::from_utf8_lossy(&read(file)).into_owned());
+    match hands::account_in(name, &users, &groups) {
+        Some(hands::Account { uid, gid, groups, home }) => Ok(Account::new(name, &home, User { uid, gid, groups })),
+        None => Err(Error::NoUser { user: name.escape_debug().to_string() }),
+    }
+}
+
+/// `USER`, `UID`, or either with `:GROUP`, as images and Dockerfiles say it.
+struct Asked<'a> {
+    text: &'a str,
+    user: &'a str,
+    group: Option<&'a str>,
+}
+
+impl<'a> Asked<'a> {
+    fn of(text: &'a str) -> Self {
+        let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+        Self { text, user, group }
+    }
+
+    /// One that no file has to name.
+    fn known(&self) -> Result<Option<Account>> {
+        Ok(match (number(self.user)?, self.user) {
+            (Some(uid), _) => Some(Account::new(self.user, "/", User { uid, gid: uid, groups: Vec::new() })),
+            (None, USER) => Some(Account::program()),
+            (None, ROOT) => Some(Account::new(ROOT, "/root", User::ROOT)),
+            (None, _) => None,
+        })
+    }
+
+    fn complete(&self, mut account: Account) -> Result<Account> {
+        match self.group {
+            None => {}
+            Some(group) if group == self.user => {}
+            Some(ROOT) => account.ids.gid = 0,
+            Some(group) => {
+                let message = || format!("{}: the group is no number", self.text.escape_debug());
+                let hint = || Some("give the group as a number, or leave it out".to_owned());
+                account.ids.gid = number(group)?.ok_or_else(|| Error::Invalid { message: message(), hint: hint() })?;
+            }
+        }
+        self.text.clone_into(&mut account.name);
+        Ok(account)
     }
 }
 

@@ -86,6 +86,10 @@ pub(crate) struct Args {
     /// Working directory inside the sandbox. Default: that of the image, or `/`.
     #[arg(long, value_name = "DIR")]
     pub(super) cwd: Option<String>,
+    /// The user of the program, and of commands that name none: USER or UID, either with :GID. Default: that of a named image, which is root if it
+    /// names none; else `user` (uid 1000).
+    #[arg(long, value_name = "USER", conflicts_with = "file")]
+    pub(super) user: Option<String>,
     /// Memory limit of each sandbox: 512M, 4G.
     #[arg(long, value_name = "BYTES", default_value = MEMORY_DEFAULT, value_parser = parse_bytes)]
     pub(super) memory: u64,
@@ -200,6 +204,8 @@ fn spec(mut args: Args, image: Option<&KeptImage>) -> TemplateSpec {
             args.command.splice(0..0, image.entrypoint.iter().cloned());
         }
         args.cwd = args.cwd.or_else(|| Some(image.working_dir.clone()).filter(|directory| !directory.is_empty()));
+        let own = || if image.user.is_empty() { "root".to_owned() } else { image.user.clone() };
+        args.user = args.user.or_else(|| Some(own()));
     }
 
     let shell = |command: String| Ready::Command(vec!["/bin/sh".to_owned(), "-c".to_owned(), command]);
@@ -219,7 +225,7 @@ fn spec(mut args: Args, image: Option<&KeptImage>) -> TemplateSpec {
         ready_timeout_ms: args.ready_timeout.map_or(READY_TIMEOUT_MS_DEFAULT, |timeout| timeout.as_millis() as u64),
         limits: Limits { memory_bytes: args.memory, pids: args.pids, cpu_millis: args.cpus, disk_bytes: args.disk },
         mount_points: args.mount_points,
-        user: None,
+        user: args.user,
         startup: Vec::new(),
     }
 }

@@ -67,7 +67,7 @@ const ROOT: &str = r#"
 set -e
 mkdir -p "$1/0/bin" "$1/0/root"; cd "$1/0"
 cp "$(command -v busybox)" bin/busybox
-for name in sh cat ls stat nc find id getfattr md5sum sleep; do ln -s busybox bin/$name; done
+for name in sh cat ls stat nc find id getfattr md5sum sleep sort; do ln -s busybox bin/$name; done
 echo '{}' > "$1/config"
 "#;
 
@@ -186,7 +186,9 @@ fn exact(node: &mut Node) -> Result<()> {
 fn said(node: &mut Node) -> Result<()> {
     let source = root(node, "said")?;
     let config = r#"{"Env": ["GREETING=hello there", "PATH=/bin"], "WorkingDir": "/bin", "Entrypoint": ["/bin/nc", "-ll"],
-        "Cmd": ["-p", "8080", "-e", "/bin/cat"], "ExposedPorts": {"8080/tcp": {}, "53/udp": {}}, "User": "1000"}"#;
+        "Cmd": ["-p", "8080", "-e", "/bin/cat"], "ExposedPorts": {"8080/tcp": {}, "53/udp": {}}, "User": "app:77"}"#;
+    std::fs::create_dir_all(source.join("0/etc"))?;
+    std::fs::write(source.join("0/etc/passwd"), "app:x:1234:1235::/srv:/bin/sh\n")?;
     std::fs::write(source.join("config"), config)?;
     import(node, "layout", &source, "said/")?;
     import(node, "layout", &source, "said.tar")?;
@@ -195,7 +197,7 @@ fn said(node: &mut Node) -> Result<()> {
         "entrypoint  /bin/nc -ll",
         "ports       8080",
         "env         GREETING=hello there",
-        "user        1000",
+        "user        app:77",
         "directory   /bin",
     ] {
         ensure!(shown.lines().any(|shown| shown == line), "no {line:?} in {shown}");
@@ -208,6 +210,25 @@ fn said(node: &mut Node) -> Result<()> {
     let environment =
         node.ok(&["exec", &id, "--", "/bin/sh", "-c", "echo $GREETING; echo hi | nc 127.0.0.1 8080; pwd"])?;
     ensure!(environment == "other\nhi\n/bin\n", "{environment:?}");
+    // Program and commands are its user's, or that of the option; so are copies.
+    // The source may still have what its copies were made from.
+    let of_program = "for found in /proc/[0-9]*; do case $(cat $found/comm) in nc) stat -c '%u %g' $found; esac; done | sort -u; echo $(id -u):$(id -g) $HOME";
+    let who = |template: &str| -> Result<String> {
+        let id = node.ok(&["create", template, "-q"])?.trim().to_owned();
+        let forked = node.json(&["fork", &id, "--json"])?;
+        let copy = forked["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
+        let [own, copied] = [&id, &copy].map(|id| node.ok(&["exec", id, "--", "/bin/sh", "-c", of_program]));
+        let (own, copied) = (own?, copied?);
+        ensure!(own == copied, "{own} {copied}");
+        Ok(own)
+    };
+    let found = who("said")?;
+    ensure!(found == "1234 77\n1234:77 /srv\n", "{found:?}");
+    node.ok(&["template", "build", "roots", "--image", "example/app:2.0", "--user", "root"])?;
+    let found = who("roots")?;
+    ensure!(found == "0 0\n0:0 /root\n", "{found:?}");
+    let missing = node.pando(&["template", "build", "nobody", "--image", "example/app:2.0", "--user", "bob"])?;
+    ensure!(missing.code != 0 && missing.stderr.contains("bob"), "{missing}");
     Ok(())
 }
 
