@@ -32,6 +32,13 @@ pub struct Settings {
     pub roots: Vec<PathBuf>,
 }
 
+impl Settings {
+    /// Fails if a file of authorities has none: a node says so when it starts.
+    pub fn check(&self) -> std::result::Result<(), authority::Error> {
+        crate::tls::given(&self.roots).map(drop)
+    }
+}
+
 /// See the crate.
 pub struct Proxy {
     pub(crate) network: Arc<Network>,

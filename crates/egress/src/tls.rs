@@ -88,9 +88,15 @@ impl Tls {
 
 /// The authorities that hosts may have.
 fn known(files: &[std::path::PathBuf]) -> Result<RootCertStore, Error> {
-    let mut roots = RootCertStore::empty();
+    let mut roots = given(files)?;
     // Those that cannot be read are no reason to have none.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    Ok(roots)
+}
+
+/// Fails if a file of the operator's has no certificates.
+pub(crate) fn given(files: &[std::path::PathBuf]) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
     for path in files {
         let failed = |error: rustls::pki_types::pem::Error| Error::Content {
             path: path.clone(),

@@ -14,7 +14,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{FileType, Timestamps};
+use base::limits::BUILD_ROOM_MIN;
+use rustix::fs::{FileType, Timestamps, fstatvfs};
 use sys::tree::Partial;
 use tar::EntryType;
 use tarball::{Extent, Member, Members, Sparse};
@@ -58,6 +59,9 @@ pub fn unpack_tarball(tarball: &Path, into: &Path) -> Result<Unpacked, Error> {
     make_whole(into, |partial| unpack_root(tarball, partial)).map(|(unpacked, _)| unpacked)
 }
 
+/// How many bytes are written between two looks at the room: 64 MiB.
+const LOOK_BYTES: u64 = 64 << 20;
+
 /// The content of a tar archive, plain or compressed by gzip, xz or zstd.
 pub fn open_archive(archive: &Path) -> Result<Box<dyn Read>, Error> {
     decompress::content(open_regular(archive)?).map_err(Error::Archive)
@@ -88,6 +92,7 @@ pub(crate) fn unpack(content: impl Read, into: &Path, kind: Kind) -> Result<Unpa
         done: Unpacked::default(),
         directories: Vec::new(),
         path_bytes: 0,
+        looked: 0,
     };
     let mut members = Members::new(content);
     while let Some(member) = members.next_member()? {
@@ -104,6 +109,13 @@ pub(crate) fn unpack(content: impl Read, into: &Path, kind: Kind) -> Result<Unpa
     Ok(unpacking.done)
 }
 
+/// Others need the room that is left: fails as a full disk does.
+fn check_room(file: &File) -> std::io::Result<()> {
+    let found = fstatvfs(file)?;
+    let is_enough = found.f_bavail.saturating_mul(found.f_frsize) >= BUILD_ROOM_MIN;
+    if is_enough { Ok(()) } else { Err(std::io::Error::from_raw_os_error(libc::ENOSPC)) }
+}
+
 fn of(path: &Path, source: std::io::Error) -> Error {
     Error::Entry { entry: path.display().to_string(), source }
 }
@@ -115,6 +127,8 @@ struct Unpacking {
     directories: Vec<(PathBuf, Timestamps)>,
     /// Bytes of their paths.
     path_bytes: usize,
+    /// How many bytes were there at the last look at the room.
+    looked: u64,
 }
 
 impl Unpacking {
@@ -227,6 +241,10 @@ impl Unpacking {
                 self.done.bytes += (most as u64).next_multiple_of(BLOCK_BYTES);
                 if self.done.bytes > ARCHIVE_BYTES_MAX {
                     return refused(format!("it has more than {} GiB", ARCHIVE_BYTES_MAX >> 30));
+                }
+                if self.done.bytes - self.looked > LOOK_BYTES {
+                    self.looked = self.done.bytes;
+                    check_room(file).map_err(fail)?;
                 }
                 file.write_all(part).map_err(fail)?;
             }

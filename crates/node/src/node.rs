@@ -184,6 +184,7 @@ impl Node {
             state.set_attached(&mount.path);
         }
         config.given.check()?;
+        config.egress().check().map_err(|error| crate::Error::Invalid { message: crate::chain(&error), hint: None })?;
         let network = networks::open(&config, &id)?;
         let registry = images::registry(&config, network.as_deref())?;
         let pager = PagerLink::new(&config, Arc::clone(&cgroups));

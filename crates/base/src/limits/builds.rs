@@ -12,7 +12,7 @@ pub const BUILD_LAYERS_KEPT_MAX: usize = 100;
 /// Bytes of those layers: 64 GiB.
 pub const BUILD_LAYERS_BYTES_KEPT_MAX: u64 = 64 << 30;
 
-/// Room on the disk of the node's state without which no layer of a build is copied, and no file for one is taken: 2 GiB.
+/// Room on the disk of the node's state without which no layer of a build is copied, no file for one is taken, and no image is unpacked: 2 GiB.
 pub const BUILD_ROOM_MIN: u64 = 2 << 30;
 
 /// Longest time of a build of a client, in milliseconds: 4 hours.

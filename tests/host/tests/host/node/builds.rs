@@ -336,8 +336,11 @@ fn given() -> Result<()> {
     node.finish()?;
     // A missing file is named, and nothing is started.
     fs::remove_file(&path)?;
-    let Err(refused) = Node::start_with(arguments(&asked)) else { anyhow::bail!("the node has started") };
-    let refused = format!("{refused:#}");
-    ensure!(refused.contains("clients.conf"), "{refused}");
+    let missing = path.to_string_lossy();
+    for asked in [&asked[..], &["--egress-ca", &missing]] {
+        let Err(refused) = Node::start_with(arguments(asked)) else { anyhow::bail!("the node has started") };
+        let refused = format!("{refused:#}");
+        ensure!(refused.contains("clients.conf"), "{refused}");
+    }
     Ok(())
 }
