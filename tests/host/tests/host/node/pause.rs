@@ -15,6 +15,7 @@ use testkit::{
 
 use super::{
     crash::number,
+    images::root,
     shared::{Shared, with_geo},
 };
 
@@ -29,6 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("pause::removed_it_leaves_nothing", || with_geo(removed)),
         Case::new("pause::it_survives_its_node_and_is_paused_again_and_again", || with_geo(restarts)),
         Case::new("pause::another_node_resumes_it_and_its_own_one_knows", || with_geo(another_node)),
+        Case::new("pause::on_another_node_its_owners_are_the_same", || with_geo(owners)),
         Case::new("pause::of_two_nodes_that_resume_it_one_does", || with_geo(race)),
         Case::new("pause::a_node_killed_in_between_leaves_it_running_or_paused", || with_geo(killed))
             .slow("it kills a node again and again"),
@@ -281,6 +283,31 @@ fn another_node(shared: &Shared, node: &mut Node) -> Result<()> {
     ensure!(identity(node, &id)? == who, "it is another one");
     other.finish()?;
     expect_marked(node, &id)
+}
+
+/// Ids of the host are another range there; inside they are what they were, of files and of a program that is root.
+fn owners(shared: &Shared, node: &mut Node) -> Result<()> {
+    let image = root(node, "owners")?.join("0");
+    let image = image.to_string_lossy();
+    let program = ["--port", "8080", "--user", "root", "--", "/bin/nc", "-ll", "-p", "8080", "-e", "/bin/cat"];
+    node.ok(&[&["template", "build", "rooted", "--image", &image], &program[..]].concat())?;
+    let id = node.ok(&["create", "rooted", "-q"])?.trim().to_owned();
+    let shell = |node: &Node, script: &str| node.ok(&["exec", &id, "--user", "root", "--", "/bin/sh", "-c", script]);
+    shell(node, "echo x > /own; chown 33:44 /own; chmod 4755 /own")?;
+    let seen = "stat -c '%u %g %a' /own; stat -c %u /proc/$(cat /program)/root; echo hi | nc 127.0.0.1 8080";
+    shell(
+        node,
+        "for found in /proc/[0-9]*; do case $(cat $found/comm) in nc) echo ${found#/proc/} > /program; esac; done",
+    )?;
+    ensure!(shell(node, seen)? == "33 44 4755\n0\nhi\n", "{:?}", shell(node, seen));
+    let range = shell(node, "cat /proc/self/uid_map")?;
+    pause(node, &id)?;
+    let other = shared.node()?;
+    other.ok(&["resume", &id])?;
+    let there = shell(&other, "cat /proc/self/uid_map")?;
+    ensure!(there != range, "the range is the same: {range}");
+    ensure!(shell(&other, seen)? == "33 44 4755\n0\nhi\n", "{:?}", shell(&other, seen));
+    other.finish()
 }
 
 fn race(shared: &Shared, node: &mut Node) -> Result<()> {
