@@ -20,6 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("images::hostile_and_damaged_archives_leave_nothing", || with_node(Setting::default(), refused)),
         Case::new("images::links_and_directories_of_an_image_stay", || with_node(Setting::default(), kept)),
         Case::new("images::layers_are_shared_and_go_with_the_last", || with_node(Setting::default(), shared)),
+        Case::new("images::roots_with_a_c_library_alone_are_enough", || with_node(Setting::default(), bare)),
         Case::new("images::a_checkpoint_starts_on_the_image_that_it_had", || with_node(Setting::default(), bound)),
     ]
 }
@@ -229,6 +230,38 @@ fn said(node: &mut Node) -> Result<()> {
     ensure!(found == "0 0\n0:0 /root\n", "{found:?}");
     let missing = node.pando(&["template", "build", "nobody", "--image", "example/app:2.0", "--user", "bob"])?;
     ensure!(missing.code != 0 && missing.stderr.contains("bob"), "{missing}");
+    Ok(())
+}
+
+/// A program and its C library, musl's or glibc's, and nothing else: no shell, no users, no /etc.
+const BARE: &str = r#"
+mkdir -p "$2/musl/lib" "$2/glibc/lib64"
+musl-gcc -O1 -o "$2/musl/server" "$1"
+cp -L /lib/ld-musl-*.so.1 "$2/musl/lib/"
+cc -O1 -pthread -o "$2/glibc/server" "$1"
+for library in $(ldd "$2/glibc/server" | grep -o '/[^ ]*'); do mkdir -p "$2/glibc$(dirname "$library")"; cp -L "$library" "$2/glibc$library"; done
+"#;
+
+fn bare(node: &mut Node) -> Result<()> {
+    let (program, roots) = (node.dir().join("bare.c"), node.dir().join("roots"));
+    std::fs::write(&program, include_str!("../../../probes/bare.c"))?;
+    script(BARE, &[&program, &roots])?;
+    for kind in ["musl", "glibc"] {
+        let root = roots.join(kind);
+        let root = root.to_string_lossy();
+        node.ok(&["template", "build", kind, "--image", &root, "--port", "8080", "--user", "7:7", "--", "/server"])?;
+        let id = node.ok(&["create", kind, "-q"])?.trim().to_owned();
+        let forked = node.json(&["fork", &id, "--json"])?;
+        let copy = forked["sandboxes"][0]["id"].as_str().context("no copy")?;
+        node.ok(&["checkpoint", &id, "--name", "taken"])?;
+        let restored = node.ok(&["create", "taken", "-q"])?.trim().to_owned();
+        for id in [&id, copy, &restored] {
+            let said = node.ok(&["connect", id, "8080"])?;
+            ensure!(said == "heap 1 7\n", "{kind} {id}: {said:?}");
+        }
+        node.ok(&["kill", "--all"])?;
+        node.ok(&["checkpoint", "rm", "taken"])?;
+    }
     Ok(())
 }
 
