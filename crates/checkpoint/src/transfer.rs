@@ -37,8 +37,8 @@ const CHUNKS_AT_ONCE: usize = 8;
 const INDEX_BYTES_MAX: usize = 64 << 20;
 /// Most chunks of pages: their new places take 32 bytes each. That is 1 TiB of pages that differ.
 const CHUNKS_MAX: usize = 4 << 20;
-/// Most layers, as many as one overlay can have by far.
-const LAYERS_MAX: usize = 128;
+/// Most layers: the kernel stacks no more.
+const LAYERS_MAX: usize = 500;
 
 /// The first record.
 #[derive(Debug, Serialize, Deserialize)]
