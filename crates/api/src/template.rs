@@ -107,7 +107,7 @@ pub struct TemplateSpec {
     /// Absolute paths of directories on which sandboxes of it can have volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mount_points: Vec<String>,
-    /// The user of the program, and of commands and file requests that name none: a name or number, with `:GID` or without; none: `user`.
+    /// The user of the program, and of commands and file requests that name none: a name or number, with `:GROUP` or without; none: `user`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// A program that each sandbox begins as a command, if the template has none of its own; it is ready as `ready` says.

@@ -61,6 +61,8 @@ pub fn unpack_tarball(tarball: &Path, into: &Path) -> Result<Unpacked, Error> {
 
 /// How many bytes are written between two looks at the room: 64 MiB.
 const LOOK_BYTES: u64 = 64 << 20;
+/// And how many entries.
+const LOOK_ENTRIES: u64 = 10_000;
 
 /// The content of a tar archive, plain or compressed by gzip, xz or zstd.
 pub fn open_archive(archive: &Path) -> Result<Box<dyn Read>, Error> {
@@ -94,8 +96,12 @@ pub(crate) fn unpack(content: impl Read, into: &Path, kind: Kind) -> Result<Unpa
         path_bytes: 0,
         looked: 0,
     };
+    let room = File::open(into).at("open", into)?;
     let mut members = Members::new(content);
     while let Some(member) = members.next_member()? {
+        if unpacking.done.entries.is_multiple_of(LOOK_ENTRIES) {
+            check_room(&room).map_err(|source| of(into, source))?;
+        }
         unpacking.done.entries += 1;
         if unpacking.done.entries + unpacking.target.implied() > ENTRIES_MAX {
             return refused(format!("it has more than {ENTRIES_MAX} entries"));

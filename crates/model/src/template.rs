@@ -118,7 +118,7 @@ pub struct TemplateSpec {
     pub limits: Limits,
     /// Absolute paths of directories on which sandboxes of it can have volumes.
     pub mount_points: Vec<String>,
-    /// The user of the program, and of commands and file requests that name none: a name or number, with `:GID` or without; none: `user`.
+    /// The user of the program, and of commands and file requests that name none: a name or number, with `:GROUP` or without; none: `user`.
     pub user: Option<String>,
     /// A program that each sandbox begins as a command, if the template has none of its own; empty: none. It is ready as `ready` says.
     pub startup: Vec<String>,

@@ -42,6 +42,13 @@ impl Given {
             let message = format!("sandboxes are given more than {GIVEN_MAX} files, or variables");
             return Err(Error::Invalid { message, hint: None });
         }
+        let is_below = |(_, inside): &(PathBuf, PathBuf), other: &(PathBuf, PathBuf)| {
+            inside != &other.1 && inside.starts_with(&other.1)
+        };
+        if let Some((_, inside)) = self.files.iter().find(|file| self.files.iter().any(|other| is_below(file, other))) {
+            let message = format!("{} lies below another file for sandboxes", inside.display());
+            return Err(Error::Invalid { message, hint: None });
+        }
         self.read().map(drop)
     }
 }

@@ -55,8 +55,8 @@ pub use machine::Machine;
 pub use mount_point::Hides;
 pub use program::monotonic_ns;
 pub use rootfs::{
-    GivenFile, LAYERS_MAX, detached_rootfs, prepare_base_layer, prepare_given_layer, prepare_host_mask, read_of_image,
-    takes_detached_layers,
+    GivenFile, LAYERS_MAX, detached_rootfs, is_given_layer, prepare_base_layer, prepare_given_layer, prepare_host_mask,
+    read_of_image, takes_detached_layers,
 };
 pub use sandbox::{Bare, Sandbox};
 pub use seccomp::seccomp_program;

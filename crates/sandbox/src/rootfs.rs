@@ -40,7 +40,7 @@ use crate::{
 };
 pub(crate) use base_layer::place_of;
 pub use base_layer::prepare_base_layer;
-pub use given_layer::{GivenFile, prepare_given_layer};
+pub use given_layer::{GivenFile, is_given_layer, prepare_given_layer};
 pub use host_mask::prepare_host_mask;
 pub use image_file::read_of_image;
 

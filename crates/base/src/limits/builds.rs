@@ -45,6 +45,12 @@ pub const BUILD_UPLOADS_MAX: usize = 1_000;
 /// Most uploads of a server at a time; others wait.
 pub const BUILD_UPLOADS_AT_ONCE_MAX: usize = 16;
 
+/// And of a team.
+pub const BUILD_UPLOADS_OF_TEAM_MAX: usize = 4;
+
+/// Most builds of a team that are under way or wait for their turn: they hold their archives open.
+pub const BUILDS_STARTED_MAX: usize = 20;
+
 /// Most bytes that one `COPY` of a build may bring.
 pub const COPY_BYTES_MAX: u64 = 16 << 30;
 

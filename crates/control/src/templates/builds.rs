@@ -162,6 +162,8 @@ impl Templates<'_> {
         let change = change.bind(build.id.as_str()).bind(build.template.as_str());
         let row = change.fetch_optional(&mut *transaction).await.map_err(failed())?;
         if row.is_none() && status == BuildStatus::Building {
+            // First: of others a team learns nothing.
+            get(&mut transaction, &build.template, &build.id).await?;
             return Err(ControlError::Exists { noun: Noun::Build, name: format!("{} (it was started)", build.id) });
         }
         if let (Some(row), BuildStatus::Ready) = (row, status) {

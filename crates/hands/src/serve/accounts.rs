@@ -12,11 +12,37 @@ pub(super) fn find(name: &str) -> Result<Account, Problem> {
     account_in(name, &users, &groups).ok_or(Problem::NotFound)
 }
 
-/// The account of a name in the texts of both files.
-pub fn account_in(name: &str, users: &str, groups: &str) -> Option<Account> {
-    let mut lines = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let fields = lines.find(|fields| !name.is_empty() && fields[0] == name)?;
-    let [_, _, uid, gid, _, home, ..] = fields[..] else { return None };
+/// The account that `text` names in the texts of both files: a name or number, with `:GROUP` or `:GID` or without. As Docker has it, a number needs
+/// no entry: its group is root's then, and its home `/`; and with a group named, others do not count.
+pub fn account_in(text: &str, users: &str, groups: &str) -> Option<Account> {
+    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+    let mut account = match entry(users, |fields| !user.is_empty() && fields[0] == user) {
+        Some(fields) => from_entry(&fields, groups)?,
+        None => {
+            let uid = id(user)?;
+            let numbered = entry(users, |fields| fields.get(2).is_some_and(|field| id(field) == Some(uid)));
+            let found = numbered.and_then(|fields| from_entry(&fields, groups));
+            found.unwrap_or_else(|| Account { uid, gid: 0, groups: Vec::new(), home: "/".to_owned() })
+        }
+    };
+    if let Some(group) = group {
+        let named = entry(groups, |fields| !group.is_empty() && fields[0] == group);
+        account.gid = match named {
+            Some(fields) => id(fields.get(2)?)?,
+            None => id(group)?,
+        };
+        account.groups.clear();
+    }
+    Some(account)
+}
+
+/// The first line whose fields are as wanted.
+fn entry(text: &str, is_wanted: impl Fn(&[&str]) -> bool) -> Option<Vec<&str>> {
+    text.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| is_wanted(fields))
+}
+
+fn from_entry(fields: &[&str], groups: &str) -> Option<Account> {
+    let [name, _, uid, gid, _, home, ..] = fields[..] else { return None };
     let (uid, gid) = (id(uid)?, id(gid)?);
     let others = groups.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
@@ -54,8 +80,18 @@ mod tests {
     }
 
     #[test]
+    fn numbers_and_groups_count_as_with_docker() {
+        let account = |text| account_in(text, USERS, GROUPS).unwrap();
+        let ids = |text| (account(text).uid, account(text).gid, account(text).groups);
+        assert_eq!(account("1001"), account("bob"));
+        assert_eq!(ids("4242"), (4242, 0, vec![]));
+        assert_eq!(ids("bob:sudo"), (1001, 27, vec![]));
+        assert_eq!((ids("bob:5"), ids("4242:users")), ((1001, 5, vec![]), (4242, 100, vec![])));
+    }
+
+    #[test]
     fn what_is_no_account_is_not_found() {
-        for name in ["far", "odd", "bo", "", "nobody", "root:x"] {
+        for name in ["far", "odd", "bo", "", "nobody", "root:none", "bob:", ":27", "70000", "1:70000", "-1"] {
             assert_eq!(account_in(name, USERS, GROUPS), None, "{name}");
         }
     }

@@ -152,10 +152,10 @@ fn hint(error: &Error) -> Option<String> {
         Error::ProgramMissing { .. } => {
             "it is looked for inside the sandbox: home directories, /tmp and /var/tmp of the host are hidden there; a script's interpreter may be what is missing"
         }
-        Error::ProgramNotExecutable { .. } => "it has to be executable for uid 1000, and a script has to begin with #!",
+        Error::ProgramNotExecutable { .. } => "it has to be executable for its user, and a script has to begin with #!",
         Error::ProgramEnded { reason: Some(_), .. } => "set another limit: `pando template build --memory 8G ...`",
         Error::ProgramEnded { .. } => {
-            "run the command by itself; it runs as uid 1000, without the host's network; home directories, /tmp and /var/tmp of the host are hidden there"
+            "run the command by itself; it runs as uid 1000 or the user of its image, without the host's network; home directories, /tmp and /var/tmp of the host are hidden there"
         }
         Error::NotReadyInTime { .. } => {
             "tell when it is ready with --port, --ready-file or --ready, or give it more time with --ready-timeout"

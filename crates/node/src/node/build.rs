@@ -121,7 +121,10 @@ impl Node {
         self.ledger.changed();
         progress.stage(BuildStage::PreparingImage);
         let (image_layers, _guard) = self.prepare_image(&spec).await?;
-        let built = self.build_admitted(&spec, image_layers.clone(), progress).await;
+        let built = match program_account(&spec, &image_layers) {
+            Ok(_) => self.build_admitted(&spec, image_layers.clone(), progress).await,
+            Err(error) => Err(error),
+        };
         drop(admitted);
         if built.is_err() {
             let own = image_layers.into_iter().filter(|layer| layer.starts_with(self.host.config.images_dir()));
@@ -234,7 +237,7 @@ impl Node {
         let main = command(&self.host.config.given, spec, &account, spec.command.clone(), &[], None);
         let (main, mut ended) = self.spawn(&job.source, main, true, [&self.host.null, &output, &output]).await?;
         progress.stage(BuildStage::WaitingUntilReady);
-        let ready = self.wait_until_ready(spec, &job.source, (init, main), &mut ended).await?;
+        let ready = self.wait_until_ready(spec, &job.source, &account, (init, main), &mut ended).await?;
         let ready_us = ready.duration_since(spawned).as_micros() as u64;
 
         progress.stage(BuildStage::BuildingZygote);

@@ -124,6 +124,7 @@ impl Node {
 
     /// Gives a checkpoint this name when it is written. Fails if another has it that must not be replaced.
     pub(super) async fn commit_as(&self, name: &TemplateName, may_replace: bool) -> Result<Commit> {
+        super::builder::check_name(name)?;
         let replaces = match Checkpoint::find(&self.durable, name).await? {
             Some(_) if !may_replace => return Err(Error::CheckpointExists(name.clone())),
             found => found.is_some(),

@@ -156,6 +156,11 @@ impl Node {
         let prune = move || {
             let _until_done = (turn, builds);
             let layers = store.prune(&|layer| node.state().uses_layer(layer))?;
+            // Of files that have changed since.
+            let found = std::fs::read_dir(node.host.config.layers_dir()).into_iter().flatten().flatten();
+            let given = found.map(|entry| entry.path()).filter(|path| node.is_given(path));
+            let unused = given.filter(|layer| !node.state().uses_layer(layer));
+            unused.for_each(|layer| drop(sandbox::remove_directory(&layer)));
             Ok((layers, node.registry.prune()?))
         };
         tokio::task::spawn_blocking(prune).await.doing("remove layers")?
@@ -172,6 +177,11 @@ impl Node {
         }
         let deadline_ms = BUILDS_MAX.as_millis() as u64;
         Err(Error::Deadline { action: "remove layers beside the builds of templates", deadline_ms })
+    }
+
+    /// Whether a layer has files that the operator gives.
+    pub(super) fn is_given(&self, layer: &Path) -> bool {
+        layer.starts_with(self.host.config.layers_dir()) && sandbox::is_given_layer(layer)
     }
 
     /// An image's layers, topmost first, with what a root needs beside them.

@@ -17,7 +17,7 @@ use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
 
 use super::{
-    Node, exit_status,
+    Account, Node, exit_status,
     logs::{CARRIED_MAX, last_lines},
     output::carried,
 };
@@ -43,6 +43,7 @@ impl Node {
         self: &Arc<Self>,
         spec: &TemplateSpec,
         id: &SandboxId,
+        account: &Account,
         (init, main): (ProcessIdentity, ProcessIdentity),
         ended: &mut oneshot::Receiver<Status>,
     ) -> Result<Instant> {
@@ -50,7 +51,7 @@ impl Node {
         let ready = tokio::select! {
             biased;
             status = &mut *ended => return Err(self.ended_early(id, init, status.ok()).await),
-            ready = tokio::time::timeout(timeout, self.poll_ready(spec, id, main.pid)) => ready,
+            ready = tokio::time::timeout(timeout, self.poll_ready(spec, id, account, main.pid)) => ready,
         };
         let Ok(ready) = ready else {
             let (ready, output) = (spec.ready.to_string(), self.last_output(id, init).await);
@@ -75,34 +76,45 @@ impl Node {
         Error::ProgramEnded { status: exit_status(status), reason, output: self.last_output(id, init).await }
     }
 
-    pub(super) async fn poll_ready(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, main: i32) -> Result<()> {
+    pub(super) async fn poll_ready(
+        self: &Arc<Self>,
+        spec: &TemplateSpec,
+        id: &SandboxId,
+        account: &Account,
+        main: i32,
+    ) -> Result<()> {
         let began = Instant::now();
-        while !self.is_ready(spec, id, main).await? {
+        while !self.is_ready(spec, id, account, main).await? {
             // An eighth of the time waited so far: the look costs the wait 12 % at most.
             tokio::time::sleep((began.elapsed() / 8).clamp(LOOK_MIN, LOOK_MAX)).await;
         }
         Ok(())
     }
 
-    async fn is_ready(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, main: i32) -> Result<bool> {
+    async fn is_ready(
+        self: &Arc<Self>,
+        spec: &TemplateSpec,
+        id: &SandboxId,
+        account: &Account,
+        main: i32,
+    ) -> Result<bool> {
         match &spec.ready {
             Ready::Listening => Ok(!listening_ports(main).is_empty()),
             Ready::Port(port) => Ok(listening_ports(main).contains(port)),
             Ready::File(path) => Ok(file_exists(main, path)),
-            Ready::Command(argv) => self.succeeds(spec, id, argv).await,
+            Ready::Command(argv) => self.succeeds(spec, id, account, argv).await,
         }
     }
 
     /// A command that is not there will not be there the next time: that is an error at once.
-    async fn succeeds(self: &Arc<Self>, spec: &TemplateSpec, id: &SandboxId, argv: &[String]) -> Result<bool> {
-        let command = super::exec::command(
-            &self.host.config.given,
-            spec,
-            &self.account(id, None).await?,
-            argv.to_vec(),
-            &[],
-            None,
-        );
+    async fn succeeds(
+        self: &Arc<Self>,
+        spec: &TemplateSpec,
+        id: &SandboxId,
+        account: &Account,
+        argv: &[String],
+    ) -> Result<bool> {
+        let command = super::exec::command(&self.host.config.given, spec, account, argv.to_vec(), &[], None);
         match self.spawn(id, command, false, [&self.host.null; 3]).await {
             Ok((_, ended)) => Ok(matches!(ended.await, Ok(Status::Code(0)))),
             Err(Error::ProgramMissing { message } | Error::ProgramNotExecutable { message }) => {

@@ -48,12 +48,13 @@ impl Node {
             stdin: false,
         };
         let init = self.state().sandbox(id)?.init;
+        let account = self.account(id, None).await?;
         let (_, mut stream) = self.start_command(id, request).await?;
         let mut output = Vec::new();
         let timeout = Duration::from_millis(spec.ready_timeout_ms);
         let waited = tokio::select! {
             biased;
-            ready = tokio::time::timeout(timeout, self.poll_ready(spec, id, init.pid)) => ready,
+            ready = tokio::time::timeout(timeout, self.poll_ready(spec, id, &account, init.pid)) => ready,
             status = failure(&mut stream, &mut output) => {
                 let reason = self.killed_at_limit(id);
                 return Err(Error::ProgramEnded { status, reason, output: lines(&output) });

@@ -133,7 +133,7 @@ pub(super) fn found(image: &[PathBuf], path: &str) -> Option<fs::Metadata> {
 }
 
 /// Whether a layer has something in the place of a directory above `path`, or hides what is below it in others.
-fn hides_below(layer: &Path, path: &str) -> bool {
+pub(super) fn hides_below(layer: &Path, path: &str) -> bool {
     Path::new(path).ancestors().skip(1).any(|above| {
         let above = layer.join(above);
         let is_opaque = || getxattr(&above, OPAQUE, &mut [0u8; 1][..]).is_ok_and(|length| length == 1);

@@ -22,6 +22,14 @@ pub struct GivenFile {
     pub content: Vec<u8>,
 }
 
+/// How the names of these layers begin.
+const PREFIX: &str = "given-";
+
+/// Whether a layer is one of these, by its name.
+pub fn is_given_layer(layer: &Path) -> bool {
+    layer.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PREFIX))
+}
+
 /// Makes a layer with files of root's, readable by all, for an image with these layers, topmost first, in the directory `layers`. Gives its path.
 /// Repeating it is harmless.
 ///
@@ -50,7 +58,7 @@ pub fn prepare_given_layer(layers: &Path, image: &[PathBuf], files: &[GivenFile]
     let mut hash = DefaultHasher::new();
     directories.iter().for_each(|(path, Access { mode, uid, gid })| (path, mode, uid, gid).hash(&mut hash));
     placed.hash(&mut hash);
-    let path = layers.join(format!("given-{:016x}", hash.finish()));
+    let path = layers.join(format!("{PREFIX}{:016x}", hash.finish()));
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     if path.is_dir() {

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::Read,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
 };
 
@@ -11,7 +12,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::base_layer::place_of;
+use super::base_layer::{hides_below, place_of};
 
 /// The beginning of the regular file `name` in `directory` of a root with these layers, topmost first: `bytes_max` at most. Links above it are
 /// followed inside the root. None: it has no such file, or another thing there.
@@ -20,12 +21,11 @@ pub fn read_of_image(layers: &[PathBuf], directory: &str, name: &str, bytes_max:
     for layer in layers {
         match open_in(layer, &path) {
             Ok(file) => {
-                let is_file = FileType::from_raw_mode(fstat(&file).ok()?.st_mode) == FileType::RegularFile;
                 let mut content = Vec::new();
-                file.take(bytes_max).read_to_end(&mut content).ok().filter(|_| is_file)?;
+                file.take(bytes_max).read_to_end(&mut content).ok()?;
                 return Some(content);
             }
-            Err(Errno::NOENT) => {}
+            Err(Errno::NOENT) if !hides_below(layer, path.to_str()?) => {}
             // A whiteout, a link, or a file in the place of a directory: it hides what lower layers have.
             Err(_) => return None,
         }
@@ -33,12 +33,17 @@ pub fn read_of_image(layers: &[PathBuf], directory: &str, name: &str, bytes_max:
     None
 }
 
-/// Links are in the way here: those of the root have been followed, and others of the layer must not lead to the host's files.
+/// Opens a regular file. Links are in the way here: those of the root have been followed, and others of the layer must not lead to the host's files. A
+/// device of an image would be one of the host's, so it looks before it opens.
 fn open_in(layer: &Path, path: &Path) -> rustix::io::Result<File> {
     let root = open(layer, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS)?;
-    Ok(File::from(file))
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS)?;
+    if FileType::from_raw_mode(fstat(&found)?.st_mode) != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    let opened = open(format!("/proc/self/fd/{}", found.as_raw_fd()), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(File::from(opened))
 }
 
 #[cfg(test)]
@@ -68,5 +73,9 @@ mod tests {
         fs::remove_file(layers[1].join("etc")).unwrap();
         symlink("/etc", layers[1].join("etc")).unwrap();
         assert_eq!(read(), None);
+        // A pipe would wait for ever, and a device is the host's.
+        fs::remove_dir(layers[0].join("etc")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, layers[0].join("passwd"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert_eq!(read_of_image(&layers[..1], "/", "passwd", 3), None);
     }
 }

@@ -43,7 +43,7 @@ Then: pando create geo -n 5";
 
 /// Start a program, wait until it is ready, and keep a parked copy of it for `pando create`.
 ///
-/// The program runs in a sandbox as uid 1000. Once it is ready, a copy of it is parked and the program itself
+/// The program runs in a sandbox as uid 1000, or as --user says. Once it is ready, a copy of it is parked and the program itself
 /// is removed. It must not have child processes then. A template of the same name is replaced; its sandboxes run on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -86,7 +86,7 @@ pub(crate) struct Args {
     /// Working directory inside the sandbox. Default: that of the image, or `/`.
     #[arg(long, value_name = "DIR")]
     pub(super) cwd: Option<String>,
-    /// The user of the program, and of commands that name none: USER or UID, either with :GID. Default: that of a named image, which is root if it
+    /// The user of the program, and of commands that name none: USER or UID, either with :GROUP. Default: that of a named image, which is root if it
     /// names none; else `user` (uid 1000).
     #[arg(long, value_name = "USER", conflicts_with = "file")]
     pub(super) user: Option<String>,

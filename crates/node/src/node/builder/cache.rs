@@ -201,6 +201,9 @@ impl Node {
         layers.sort();
         let (mut count, mut bytes) = (0, 0);
         for (_, path) in layers.iter().rev() {
+            if self.state().uses_layer(&path.join(LAYER)) {
+                continue;
+            }
             let size = fs::read_to_string(path.join(BYTES)).ok().and_then(|text| text.trim().parse::<u64>().ok());
             (count, bytes) = (count + 1, bytes + size.unwrap_or(0));
             if count > BUILD_LAYERS_KEPT_MAX || bytes > BUILD_LAYERS_BYTES_KEPT_MAX {

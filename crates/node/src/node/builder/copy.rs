@@ -31,7 +31,12 @@ pub(super) struct Copied<'a> {
 
 impl Copied<'_> {
     pub(super) async fn bring(&self, node: &Arc<Node>, id: &SandboxId) -> Result<()> {
-        let User { uid, gid, .. } = node.account(id, self.owner).await?.ids;
+        // As with Docker, a number alone is that of the group, too.
+        let owner = self.owner.map(|owner| match owner.parse::<u32>() {
+            Ok(number) => format!("{number}:{number}"),
+            Err(_) => owner.to_owned(),
+        });
+        let User { uid, gid, .. } = node.account(id, owner.as_deref()).await?.ids;
         let copying = Copying { source: self.source.to_owned(), uid, gid, mode: self.mode };
         unpack(node, id, self.target, copying, Some(self.archive.to_owned())).await
     }

@@ -51,6 +51,9 @@ impl Node {
                 (spec, layers, image.digest, Some(guard))
             }
         };
+        // What the operator gives may have changed since.
+        let given: Vec<_> = layers.iter().filter(|layer| self.is_given(layer)).collect();
+        let identity = format!("{identity} {given:?} {:?}", self.host.config.given.env);
         spec.limits = recipe.limits.clone();
         spec.mount_points.clear();
         if let Some(user) = &recipe.user {

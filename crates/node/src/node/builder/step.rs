@@ -16,6 +16,7 @@ use rustix::{
     fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2},
     io::Errno,
 };
+use sandbox::Users;
 
 use super::{Building, cache::KeptLayer, copy};
 use crate::{
@@ -101,7 +102,7 @@ impl Building<'_> {
 
     /// Fails if no such user is there.
     pub(super) async fn check_user(&mut self, user: &str) -> Result<()> {
-        if matches!(user, "root" | "user") {
+        if user == "user" || user == "root" && Users::of(&self.layers) == Users::All {
             return Ok(());
         }
         let id = Box::pin(self.start()).await?;

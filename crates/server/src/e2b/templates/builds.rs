@@ -7,6 +7,7 @@
 mod files;
 mod jobs;
 mod steps;
+mod turns;
 
 use std::sync::Arc;
 
@@ -119,7 +120,7 @@ fn limits(request: &e2b::NewBuild) -> Result<Limits> {
     tag = "templates",
     params(("id" = String, Path, description = "The template"), ("build" = String, Path, description = "The build")),
     request_body = e2b::StartBuild,
-    responses((status = 202, description = "It is under way"), NoTemplate, Conflict),
+    responses((status = 202, description = "It is under way"), NoTemplate, Conflict, OverQuota),
 )]
 async fn start(
     State(platform): Shared,
@@ -131,6 +132,7 @@ async fn start(
     if build.status != BuildStatus::Waiting {
         return Err(Failed::new(StatusCode::CONFLICT, format!("build {} was started already", build.id)));
     }
+    platform.jobs.check_started(&team)?;
     let asked = match platform.recipe(&team, &build, request).await {
         Ok(asked) => asked,
         Err(failed) => {

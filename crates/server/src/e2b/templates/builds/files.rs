@@ -22,11 +22,13 @@ use base::{
     id::TeamId,
     limits::{
         BUILD_FILE_BYTES_MAX, BUILD_FILES_BYTES_MAX, BUILD_ROOM_MIN, BUILD_UPLOADS_AT_ONCE_MAX, BUILD_UPLOADS_MAX,
+        BUILD_UPLOADS_OF_TEAM_MAX,
     },
 };
 use futures::StreamExt;
-use tokio::{io::AsyncWriteExt, sync::Semaphore};
+use tokio::io::AsyncWriteExt;
 
+use super::turns::Turns;
 use crate::e2b::failed::{Failed, Result};
 
 /// How long an address for an upload is valid: an upload begins within it.
@@ -74,7 +76,7 @@ pub(crate) struct Files {
     /// By the hash of the token. The time that a search takes says nothing of a token then.
     admitted: Mutex<HashMap<[u8; 32], Admitted>>,
     /// Uploads at a time.
-    turns: Semaphore,
+    turns: Turns,
 }
 
 impl Files {
@@ -85,7 +87,11 @@ impl Files {
         let files = teams.flat_map(|team| fs::read_dir(team.path()).into_iter().flatten().flatten());
         let torn = files.filter(|file| file.file_name().to_string_lossy().starts_with(NEW));
         torn.for_each(|file| drop(fs::remove_file(file.path())));
-        Self { root, admitted: Mutex::default(), turns: Semaphore::new(BUILD_UPLOADS_AT_ONCE_MAX) }
+        Self {
+            root,
+            admitted: Mutex::default(),
+            turns: Turns::new(BUILD_UPLOADS_OF_TEAM_MAX, BUILD_UPLOADS_AT_ONCE_MAX),
+        }
     }
 
     fn of(&self, team: &TeamId) -> PathBuf {
@@ -139,8 +145,7 @@ impl Files {
     pub(super) async fn take(&self, hash: &Hash, token: &str, body: Body) -> Result<()> {
         let none = || Failed::new(StatusCode::FORBIDDEN, "the address of the upload is not valid any more");
         let team = self.team_of(hash, token).ok_or_else(none)?;
-        // It is never closed.
-        let _turn = self.turns.acquire().await;
+        let _turn = self.turns.take(&team).await;
         let directory = self.of(&team);
         fs::create_dir_all(&directory).map_err(failed)?;
         self.make_room(&team);

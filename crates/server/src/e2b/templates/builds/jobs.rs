@@ -8,19 +8,19 @@ use std::{
 };
 
 use api::e2b::BuildLogEntry;
+use axum::http::StatusCode;
 use base::{
     id::{BuildId, TeamId, TemplateName},
-    limits::{BUILD_LOG_BYTES_MAX, BUILD_MAX_MS, BUILDS_AT_ONCE_MAX, BUILDS_KEPT_MAX, BUILDS_OF_TEAM_MAX},
+    limits::{
+        BUILD_LOG_BYTES_MAX, BUILD_MAX_MS, BUILDS_AT_ONCE_MAX, BUILDS_KEPT_MAX, BUILDS_OF_TEAM_MAX, BUILDS_STARTED_MAX,
+    },
 };
 use control::{Build, BuildUpdate, ControlError, Time};
 use model::{BuildLevel, BuildLine};
 use node::{BuildOptions, RecipeError, StepName, chain};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
-    task::JoinSet,
-};
+use tokio::{sync::watch, task::JoinSet};
 
-use super::{super::snapshots, files::Files, steps::Asked};
+use super::{super::snapshots, files::Files, steps::Asked, turns::Turns};
 use crate::e2b::{
     failed::{Failed, Result},
     platform::Platform,
@@ -36,6 +36,7 @@ const LINE_BYTES: usize = 64;
 
 /// A build that this server has begun.
 struct Job {
+    team: TeamId,
     lines: Vec<BuildLine>,
     bytes: usize,
     failed_at: Option<StepName>,
@@ -54,16 +55,14 @@ pub(super) struct FailedAt {
 /// All of them.
 pub(crate) struct Jobs {
     all: Mutex<HashMap<BuildId, Job>>,
-    turns: Arc<Semaphore>,
-    /// Of those that have builds under way, or waiting.
-    teams: Mutex<HashMap<TeamId, Arc<Semaphore>>>,
+    turns: Turns,
     pub(super) files: Files,
 }
 
 impl Jobs {
     pub(crate) fn within(state_dir: &Path) -> Self {
-        let turns = Arc::new(Semaphore::new(BUILDS_AT_ONCE_MAX));
-        Self { all: Mutex::default(), turns, teams: Mutex::default(), files: Files::within(state_dir) }
+        let turns = Turns::new(BUILDS_OF_TEAM_MAX, BUILDS_AT_ONCE_MAX);
+        Self { all: Mutex::default(), turns, files: Files::within(state_dir) }
     }
 
     fn with(&self, id: &BuildId, work: impl FnOnce(&mut Job)) {
@@ -73,10 +72,21 @@ impl Jobs {
         }
     }
 
+    /// Fails if the team has started as many as it may.
+    pub(super) fn check_started(&self, team: &TeamId) -> Result<()> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.values().filter(|job| job.team == *team && job.ended.is_none()).count() < BUILDS_STARTED_MAX {
+            return Ok(());
+        }
+        let why = format!("{BUILDS_STARTED_MAX} builds of the team are under way, or wait for their turn");
+        Err(Failed::new(StatusCode::TOO_MANY_REQUESTS, why))
+    }
+
     /// A build begins. Resolves to true when it is given up.
-    fn begin(&self, id: &BuildId) -> watch::Receiver<bool> {
+    fn begin(&self, team: &TeamId, id: &BuildId) -> watch::Receiver<bool> {
         let (cancel, cancelled) = watch::channel(false);
-        let job = Job { lines: Vec::new(), bytes: 0, failed_at: None, ended: None, cancel };
+        let team = team.clone();
+        let job = Job { team, lines: Vec::new(), bytes: 0, failed_at: None, ended: None, cancel };
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let is_old = |job: &Job| job.ended.is_some_and(|ended| ended.elapsed() > LOG_LIVES);
         all.retain(|_, job| !is_old(job));
@@ -150,18 +160,6 @@ impl Jobs {
             wanted.take(limit).map(entry).collect()
         }
     }
-
-    /// Waits until the team, and the server, may begin one build more.
-    async fn turn(&self, team: &TeamId) -> [Option<OwnedSemaphorePermit>; 2] {
-        let own = {
-            let mut teams = self.teams.lock().unwrap_or_else(PoisonError::into_inner);
-            teams.retain(|_, turns| Arc::strong_count(turns) > 1);
-            Arc::clone(teams.entry(team.clone()).or_insert_with(|| Arc::new(Semaphore::new(BUILDS_OF_TEAM_MAX))))
-        };
-        // They are never closed.
-        let own = own.acquire_owned().await.ok();
-        [own, Arc::clone(&self.turns).acquire_owned().await.ok()]
-    }
 }
 
 fn level_of(text: &str) -> Option<BuildLevel> {
@@ -200,10 +198,10 @@ impl Platform {
     /// Begins a build, which goes on without its client.
     pub(super) async fn begin_build(self: &Arc<Self>, team: TeamId, build: Build, asked: Asked) -> Result<()> {
         self.control.templates().update_build(&team, &build, &BuildUpdate::Building).await?;
-        let cancelled = self.jobs.begin(&build.id);
+        let cancelled = self.jobs.begin(&team, &build.id);
         let platform = Arc::clone(self);
         tokio::spawn(async move {
-            let _turn = platform.jobs.turn(&team).await;
+            let _turn = platform.jobs.turns.take(&team).await;
             let late = Arc::clone(&platform);
             let late_build = build.clone();
             let mut timer = JoinSet::new();

@@ -1,14 +1,20 @@
 //! From the steps of a client to those of a recipe.
 
-use std::{fs::File, os::fd::AsRawFd};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    os::fd::AsRawFd,
+};
 
 use api::e2b::{BuildStep, RegistryLogin, StartBuild};
-use base::id::TeamId;
+use base::{id::TeamId, limits::BUILD_STEPS_MAX};
 use control::Build;
 use model::{Action, Origin, Ready, Recipe, Step};
 use node::Credentials;
 
-use super::{super::limits, files::Hash};
+use super::{
+    super::limits,
+    files::{Found, Hash},
+};
 use crate::e2b::{
     failed::{Failed, Result},
     platform::Platform,
@@ -30,7 +36,7 @@ pub(super) struct Asked {
     pub(super) recipe: Recipe,
     pub(super) credentials: Option<Credentials>,
     /// Archives of its `COPY` steps, which are open until it is over.
-    pub(super) files: Vec<File>,
+    pub(super) files: Vec<Found>,
 }
 
 impl Platform {
@@ -51,7 +57,10 @@ impl Platform {
                 return Err(Failed::invalid("give one of fromImage and fromTemplate"));
             }
         };
-        let mut files = Vec::new();
+        if steps.len() > BUILD_STEPS_MAX {
+            return Err(Failed::invalid(format!("the build has {} steps, more than {BUILD_STEPS_MAX}", steps.len())));
+        }
+        let mut files = HashMap::new();
         let steps = steps.into_iter().enumerate();
         let steps = steps.map(|(index, step)| self.step(team, index + 1, step, &mut files)).collect::<Result<_>>()?;
         let (start, ready) = (text(request.start_cmd), text(request.ready_cmd));
@@ -74,6 +83,7 @@ impl Platform {
             scope: team.to_string(),
             force: request.force == Some(true),
         };
+        let files = files.into_values().collect();
         Ok(Asked { recipe, credentials, files })
     }
 
@@ -88,7 +98,7 @@ impl Platform {
         Ok(Origin::Image(name.to_owned()))
     }
 
-    fn step(&self, team: &TeamId, number: usize, step: BuildStep, files: &mut Vec<File>) -> Result<Step> {
+    fn step(&self, team: &TeamId, number: usize, step: BuildStep, files: &mut HashMap<String, Found>) -> Result<Step> {
         let BuildStep { kind, args, files_hash, force } = step;
         let wrong = |what: &str| Failed::invalid(format!("step {number} ({kind}): {what}"));
         let arg = |index: usize| args.get(index).filter(|arg| !arg.is_empty()).cloned();
@@ -106,8 +116,13 @@ impl Platform {
             "COPY" => {
                 let hash = files_hash.ok_or_else(|| wrong("it needs filesHash"))?;
                 let hash = Hash::parse(&hash).map_err(|_| wrong("its filesHash is no SHA-256 in hexadecimal"))?;
-                let found = self.jobs.files.find(team, &hash);
-                let found = found.ok_or_else(|| wrong("its files were not uploaded"))?;
+                let found = match files.entry(hash.to_string()) {
+                    Entry::Occupied(found) => found.into_mut(),
+                    Entry::Vacant(new) => {
+                        let found = self.jobs.files.find(team, &hash);
+                        new.insert(found.ok_or_else(|| wrong("its files were not uploaded"))?)
+                    }
+                };
                 let octal = |text: String| u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o7777);
                 let mode = match arg(3) {
                     Some(text) => Some(octal(text).ok_or_else(|| wrong("its mode is no octal number"))?),
@@ -115,10 +130,9 @@ impl Platform {
                 };
                 // By its descriptor: the build may begin in an hour, and the file may have lost its name by then.
                 let archive = format!("/proc/self/fd/{}", found.file.as_raw_fd()).into();
-                files.push(found.file);
                 Action::Copy {
                     archive,
-                    key: found.digest,
+                    key: found.digest.clone(),
                     source: needed(0, "a source")?,
                     target: needed(1, "a target")?,
                     owner: arg(2),
