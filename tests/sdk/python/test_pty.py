@@ -69,7 +69,9 @@ def test_resize(box, terminal) -> None:
 
 def test_keys(terminal) -> None:
     """Ctrl-C interrupts the foreground program, and the shell goes on."""
-    terminal.type("sleep 60\n")
+    # Before it is in the foreground, the key is the shell's.
+    terminal.type("bash -c 'echo star''ted; exec sleep 60'\n")
+    terminal.expect("started")
     terminal.type("\x03")
     terminal.type("echo af''ter\n")
     terminal.expect("after")
