@@ -15,7 +15,7 @@ use std::{
 };
 
 use base::limits::BUILD_ROOM_MIN;
-use rustix::fs::{FileType, Timestamps, fstatvfs};
+use rustix::fs::{FileType, Timestamps};
 use sys::tree::Partial;
 use tar::EntryType;
 use tarball::{Extent, Member, Members, Sparse};
@@ -90,17 +90,17 @@ pub(crate) fn make_whole<T>(into: &Path, make: impl FnOnce(&Path) -> Result<T, E
 pub(crate) fn unpack(content: impl Read, into: &Path, kind: Kind) -> Result<Unpacked, Error> {
     let mut unpacking = Unpacking {
         target: Target::open(into)?,
+        place: into.to_owned(),
         kind,
         done: Unpacked::default(),
         directories: Vec::new(),
         path_bytes: 0,
         looked: 0,
     };
-    let room = File::open(into).at("open", into)?;
     let mut members = Members::new(content);
     while let Some(member) = members.next_member()? {
         if unpacking.done.entries.is_multiple_of(LOOK_ENTRIES) {
-            check_room(&room).map_err(|source| of(into, source))?;
+            check_room(into).map_err(|source| of(into, source))?;
         }
         unpacking.done.entries += 1;
         if unpacking.done.entries + unpacking.target.implied() > ENTRIES_MAX {
@@ -116,9 +116,8 @@ pub(crate) fn unpack(content: impl Read, into: &Path, kind: Kind) -> Result<Unpa
 }
 
 /// Others need the room that is left: fails as a full disk does.
-fn check_room(file: &File) -> std::io::Result<()> {
-    let found = fstatvfs(file)?;
-    let is_enough = found.f_bavail.saturating_mul(found.f_frsize) >= BUILD_ROOM_MIN;
+fn check_room(place: &Path) -> std::io::Result<()> {
+    let is_enough = sys::file::room_at(place)? >= BUILD_ROOM_MIN;
     if is_enough { Ok(()) } else { Err(std::io::Error::from_raw_os_error(libc::ENOSPC)) }
 }
 
@@ -128,6 +127,8 @@ fn of(path: &Path, source: std::io::Error) -> Error {
 
 struct Unpacking {
     target: Target,
+    /// Where that is.
+    place: PathBuf,
     kind: Kind,
     done: Unpacked,
     directories: Vec<(PathBuf, Timestamps)>,
@@ -250,7 +251,7 @@ impl Unpacking {
                 }
                 if self.done.bytes - self.looked > LOOK_BYTES {
                     self.looked = self.done.bytes;
-                    check_room(file).map_err(fail)?;
+                    check_room(&self.place).map_err(fail)?;
                 }
                 file.write_all(part).map_err(fail)?;
             }

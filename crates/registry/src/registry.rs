@@ -161,8 +161,7 @@ impl Registry {
 
     fn check_room(&self, layout: &Layout, wanted: &[Blob]) -> Result<()> {
         let root = self.downloads.root();
-        let found = rustix::fs::statvfs(root).at("look at the room in", root)?;
-        let free = found.f_bavail * found.f_frsize;
+        let free = sys::file::room_at(root).at("look at the room in", root)?;
         let is_there = |blob: &Blob| std::fs::metadata(layout.place(&blob.digest)).map_or(0, |found| found.len());
         let needed = wanted.iter().map(|blob| blob.bytes.saturating_sub(is_there(blob))).sum::<u64>() + ROOM_MIN;
         if needed <= free {

@@ -5,7 +5,14 @@ use std::{
     ffi::CStr,
     io,
     os::fd::{AsFd, AsRawFd},
+    path::Path,
 };
+
+/// Bytes that the filesystem of a path has left for users other than root (statvfs(3)).
+pub fn room_at(path: &Path) -> io::Result<u64> {
+    let found = rustix::fs::statvfs(path)?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
 
 /// Writes all dirty pages of a file to its filesystem and waits until that has them, which need not be durably (sync_file_range(2)).
 pub fn write_back(file: impl AsFd) -> io::Result<()> {

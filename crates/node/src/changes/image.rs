@@ -263,8 +263,8 @@ impl Image {
 }
 
 fn step(place: &Place, bytes_max: Option<u64>) -> Result<u64> {
-    let found = statvfs(place.host()).at("look at the room in", place.host())?;
-    let step = (found.f_bavail * found.f_frsize / PART_OF_FREE).clamp(STEP_MIN, STEP_MAX);
+    let room = sys::file::room_at(place.host()).at("look at the room in", place.host())?;
+    let step = (room / PART_OF_FREE).clamp(STEP_MIN, STEP_MAX);
     Ok(bytes_max.map_or(step, |most| step.min(most / 4).max(most.min(STEP_MIN))))
 }
 

@@ -155,8 +155,7 @@ impl Node {
     /// Fails if others need the room that is left on the disk.
     pub(super) fn check_build_room(&self) -> Result<()> {
         let path = self.host.config.state_dir.clone();
-        let found = rustix::fs::statvfs(&path).at("look at the room in", &path)?;
-        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        let free = sys::file::room_at(&path).at("look at the room in", &path)?;
         if free >= BUILD_ROOM_MIN { Ok(()) } else { Err(Error::NoRoom { path, free }) }
     }
 

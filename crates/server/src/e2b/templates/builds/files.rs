@@ -190,8 +190,7 @@ impl Files {
 
 /// Fails if others need the room that is left.
 fn check_room(directory: &Path) -> Result<()> {
-    let found = rustix::fs::statvfs(directory).map_err(|error| failed(error.into()))?;
-    if found.f_bavail.saturating_mul(found.f_frsize) >= BUILD_ROOM_MIN {
+    if sys::file::room_at(directory).map_err(failed)? >= BUILD_ROOM_MIN {
         return Ok(());
     }
     Err(Failed::new(StatusCode::INSUFFICIENT_STORAGE, "the server's disk has no room for the files"))
