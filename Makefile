@@ -50,7 +50,7 @@ demo: setup-demo ## warms three real services, forks them, prints the comparison
 
 test: setup examples programs ## all tests; the host tests need root
 	$(CARGO) build $(TESTS)
-	$(CARGO) test $(TESTS) --exclude pando-host-tests
+	@CARGO=$(CARGO) scripts/unit-tests.sh $(TESTS)
 	$(HOST_TESTS)
 
 sdk-test: ## the real E2B SDKs drive a server: tests/sdk; needs root, npm and a network for the SDKs

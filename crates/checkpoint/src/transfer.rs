@@ -203,12 +203,16 @@ pub fn import<A: Archives>(
     if layers.len() > LAYERS_MAX || base >= memory::limits::LAYERS_MAX {
         return Err(damaged(format!("it has {} layers and {base} images", layers.len())).into());
     }
-    let replaces = match runtime.block_on(durable.heads.get(durable.store.realm(), &name_of(&spec.name)?)) {
-        Ok(_) if !import.replace => return Err(Error::Exists(spec.name).into()),
-        Ok(head) => Some(head),
-        Err(store::heads::HeadsError::NotFound { .. }) => None,
-        Err(error) => return Err(error).storing("look for a checkpoint").map_err(Into::into),
-    };
+    let may_replace = import.replace;
+    let replaced =
+        |name: &TemplateName| match runtime.block_on(durable.heads.get(durable.store.realm(), &name_of(name)?)) {
+            Ok(_) if !may_replace => Err(Error::Exists(name.clone())),
+            Ok(head) => Ok(Some(head)),
+            Err(store::heads::HeadsError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error).storing("look for a checkpoint"),
+        };
+    // Before a long transfer in vain.
+    replaced(&spec.name)?;
     let mut writing = Writing::begin(durable, runtime, &format!("import {}", spec.name))?;
     if files_only != file.has_files_only() || files_only && (state != 0 || base != 0) {
         return Err(damaged("its version, its description and its parts do not agree on a program").into());
@@ -225,7 +229,8 @@ pub fn import<A: Archives>(
     if let Some(model::Damage { part, problem }) = checked.damage.into_iter().next() {
         return Err(damaged(format!("what was stored of it does not read back: {part}: {problem}")).into());
     }
-    let (manifest, _) = checkpoint.commit(writing, replaces.as_ref(), None)?;
+    // Again: meanwhile it may have been replaced, or its working set noted.
+    let (manifest, _) = checkpoint.commit(writing, replaced(&checkpoint.spec.name)?.as_ref(), None)?;
     Ok((checkpoint, manifest))
 }
 

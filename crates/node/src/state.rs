@@ -100,14 +100,17 @@ struct Template {
     /// What is being built, for lists, while there is no record.
     building: Option<model::TemplateSpec>,
     phase: Phase,
-    /// What its checkpoint was replaced by, if that was done on this node: sandboxes are started from that next.
-    replaced_by: Option<String>,
+    /// Whether the checkpoint that its record is of was replaced on this node: sandboxes are started from what it is now.
+    is_replaced: bool,
+    /// What its checkpoint was replaced by since the present build began.
+    overtaken_by: Option<String>,
     learning: ahead::Learning,
 }
 
 impl Template {
     fn new(record: Option<TemplateRecord>, last_use: u64, phase: Phase) -> Self {
-        Self { record, last_use, building: None, phase, replaced_by: None, learning: ahead::Learning::default() }
+        let learning = ahead::Learning::default();
+        Self { record, last_use, building: None, phase, is_replaced: false, overtaken_by: None, learning }
     }
 }
 

@@ -30,6 +30,9 @@ const FAKETIME: &str = "/usr/$LIB/faketime/libfaketimeMT.so.1";
 /// A pool of the usual size takes a node two seconds of CPU time to fill and to empty, which few cases need.
 const POOL: [&str; 2] = ["--pool", "4"];
 
+/// Longer than any node takes to begin or to end, also where others have the processors.
+const SLOW_MACHINE: Duration = Duration::from_secs(60);
+
 /// How a node is set up.
 #[derive(Debug, Clone, Default)]
 pub struct Setting {
@@ -129,7 +132,7 @@ impl Node {
     }
 
     fn await_server(&mut self, what: &str, mut done: impl FnMut(&Self) -> Result<bool>) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + SLOW_MACHINE;
         while !done(self)? {
             let ended = self.server.as_mut().and_then(|server| server.try_wait().transpose()).transpose()?;
             if let Some(status) = ended {
@@ -227,7 +230,7 @@ impl Node {
 
     fn await_end(&mut self) -> Result<Option<i32>> {
         let mut server = self.server.take().context("the server is not there")?;
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + SLOW_MACHINE;
         loop {
             if let Some(status) = server.try_wait()? {
                 return Ok(status.code());

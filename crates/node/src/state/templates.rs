@@ -31,6 +31,7 @@ impl State {
             Phase::Lost | Phase::Idle => None,
         };
         template.phase = Phase::Building { previous };
+        template.overtaken_by = None;
         template.building = Some(spec.clone());
         Ok(())
     }
@@ -76,13 +77,13 @@ impl State {
         let last_use = self.number();
         let new = Template::new(Some(record), last_use, zygote.map_or(Phase::Idle, Phase::Ready));
         let mut unused = Vec::new();
-        if let Some(Template { phase, replaced_by, .. }) = self.templates.insert(name.clone(), new) {
+        if let Some(Template { phase, overtaken_by, .. }) = self.templates.insert(name.clone(), new) {
             match phase {
                 Phase::Building { previous } => unused.extend(previous),
                 Phase::Ready(zygote) => unused.push(zygote),
                 Phase::Lost | Phase::Idle => {}
             }
-            if let Some(manifest) = replaced_by {
+            if let Some(manifest) = overtaken_by {
                 unused.extend(self.supersede(&name, &manifest).0);
             }
         }
@@ -111,13 +112,14 @@ impl State {
         match &mut template.phase {
             Phase::Building { previous } => {
                 // What is being restored may be of an earlier one, too: it is looked at when it is there.
-                template.replaced_by = Some(manifest.to_owned());
+                template.overtaken_by = Some(manifest.to_owned());
+                template.is_replaced |= is_older;
                 let previous = if is_older { previous.take() } else { None };
                 let is_lost = previous.is_some();
                 (previous, is_lost)
             }
             phase @ (Phase::Ready(_) | Phase::Idle) if is_older => {
-                template.replaced_by = Some(manifest.to_owned());
+                template.is_replaced = true;
                 match std::mem::replace(phase, Phase::Lost) {
                     Phase::Ready(zygote) => (Some(zygote), true),
                     Phase::Building { .. } | Phase::Lost | Phase::Idle => (None, true),
@@ -147,8 +149,8 @@ impl State {
         let Some(template) = self.templates.get_mut(name) else { return };
         template.building = None;
         if let Phase::Building { previous } = &mut template.phase {
-            let idle = template.replaced_by.is_none()
-                && template.record.as_ref().is_some_and(|record| record.spec.command.is_empty());
+            let idle =
+                !template.is_replaced && template.record.as_ref().is_some_and(|record| record.spec.command.is_empty());
             let before = if idle { Phase::Idle } else { Phase::Lost };
             template.phase = previous.take().map_or(before, Phase::Ready);
         }
@@ -169,7 +171,7 @@ impl State {
                 Ok(Readiness::Ready(Box::new(Startable { record: record.clone(), zygote: None })))
             }
             (Phase::Lost, Some(record)) => {
-                Ok(Readiness::Lost { record: Box::new(record.clone()), replaced: template.replaced_by.is_some() })
+                Ok(Readiness::Lost { record: Box::new(record.clone()), replaced: template.is_replaced })
             }
             (Phase::Ready(_) | Phase::Lost | Phase::Idle, None) => Err(Error::NoTemplate(name.clone())),
         }

@@ -24,7 +24,7 @@ use super::{
 const JOBS: u32 = 4;
 
 /// Seconds that a case may take unless it is marked as [`Case::slow`], and unless `PANDO_TEST_SECONDS` says otherwise.
-const SECONDS_MAX: u32 = 20;
+const SECONDS_MAX: u32 = 60;
 
 /// A case that has not ended after this many times the limit is killed, slow or not.
 const KILLED_AFTER: u32 = 15;

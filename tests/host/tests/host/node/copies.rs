@@ -1,8 +1,9 @@
 //! Copies of sandboxes whose origin is not there any more, or is another one by now.
 
-use std::path::Path;
+use std::{fs::File, io::Write, path::Path};
 
 use anyhow::{Context, Result, ensure};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use testkit::{node::Node, runner::Case};
 
 use super::{
@@ -142,7 +143,7 @@ fn replaced(shared: &Shared, node: &mut Node) -> Result<()> {
     take(node, &new, "other")?;
     let file = shared.0.join("other.pando").display().to_string();
     node.ok(&["checkpoint", "export", "other", &file])?;
-    node.ok(&["checkpoint", "import", &file, "--name", "warm", "--replace"])?;
+    import_beside_a_replacement(shared, node, &file, &new)?;
     expect(node, &run(node, "warm")?, "fourth")?;
     node.ok(&["kill", &old, &copy])?;
     node.ok(&["kill", "--all"])?;
@@ -158,6 +159,24 @@ fn replaced(shared: &Shared, node: &mut Node) -> Result<()> {
 }
 
 /// Whoever runs it after a replacement was answered gets that or a later one.
+/// What it takes the place of is replaced while half of the file is read.
+fn import_beside_a_replacement(shared: &Shared, node: &Node, file: &str, id: &str) -> Result<()> {
+    let bytes = std::fs::read(file)?;
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    let pipe = shared.0.join("arriving.pando");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+    let name = pipe.display().to_string();
+    let import = node.begin(&["checkpoint", "import", &name, "--name", "warm", "--replace"])?;
+    let mut pipe = File::options().write(true).open(pipe)?;
+    pipe.write_all(first)?;
+    node.ok(&["checkpoint", id, "--name", "warm", "--replace"])?;
+    pipe.write_all(second)?;
+    drop(pipe);
+    let answer = import.end()?;
+    ensure!(answer.code == 0, "{answer}");
+    Ok(())
+}
+
 fn replaced_beside_runs(_: &Shared, node: &mut Node) -> Result<()> {
     let source = run(node, "geo")?;
     write(node, &source, "0")?;
