@@ -1,4 +1,4 @@
-// Forks a child that stays: more than one process cannot be forked by the native engine.
+// Forks a child that stays, and ends it.
 #include "probe.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Shares anonymous memory with a child process: neither the child nor the sharing can be forked.
+// Shares anonymous memory with a child process, which counts in it.
 #include "probe.h"
 
 #include <signal.h>

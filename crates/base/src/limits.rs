@@ -27,7 +27,10 @@ pub const REQUEST_ID_BYTES_MAX: usize = 64;
 /// Most sandboxes that one `create` or `fork` request may ask for: bounds the answer and the work behind one request.
 pub const SANDBOXES_PER_REQUEST_MAX: u32 = 1_000;
 
-/// Most threads of a forked program: bounds the script and its frames (about 4 KiB each).
+/// Most processes of a forked program: all of them lie in one zygote, side by side.
+pub const PROCESSES_MAX: usize = 256;
+
+/// Most threads of a forked process: bounds the script and its frames (about 4 KiB each).
 pub const THREADS_MAX: usize = 4_096;
 
 /// Most mappings of a forked program: the kernel's own default (`vm.max_map_count`).

@@ -1,61 +1,60 @@
-//! Capture: stop the source, fork it (the still), read what the still does not show, let the source go on.
+//! Capture: stop the source, fork its processes (the stills), read what the stills do not show, let the source go on.
 //!
 //! The steps of one capture:
 //!
-//! 1. Look at the running program, and refuse what can be refused without stopping it.
-//! 2. Stop every thread ([`crate::stop`]). Each thread runs a script ([`inject`]) that tells what only it can; the main thread clones the still.
-//! 3. Meanwhile read descriptors, shared memory and timers ([`crate::observe`]), and run what the caller does in the pause.
+//! 1. Look at the running processes, and refuse what can be refused without stopping them ([`targets`]).
+//! 2. Stop every thread of all ([`crate::stop`]). Each thread runs a script ([`inject`]) that tells what only it can; the main threads clone the
+//!    stills.
+//! 3. Meanwhile read descriptors, shared memory and timers ([`pause`], [`crate::observe`]), and run what the caller does in the pause.
 //! 4. Let the source go on, or keep it where it is.
-//! 5. Read the rest from the still (`complete`), and refuse files that copies would not find ([`covered`]).
+//! 5. Read the rest from the stills (`complete`), refuse files that copies would not find ([`covered`]), and say which process makes what
+//!    ([`divide`]).
 
 mod caller;
 mod complete;
 mod covered;
+mod divide;
 mod floor;
 pub(crate) mod inject;
+mod pause;
 mod questions;
+mod targets;
 
 use std::{
-    fs::File,
     io,
-    mem::take,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 pub use caller::{Afterwards, Others, PauseError};
 use caller::{Callback, Frozen, Steps};
-use complete::{Known, complete};
+use complete::{Rest, complete_all};
+use divide::divide;
 pub use floor::time_forks;
-use inject::{Injection, Outcome};
+use inject::{Answers, Outcome};
+use pause::{GatheredAll, Injections, Memory, NewStill, gather, system_v, threads};
 use procfs::MapLine;
 use serde::{Deserialize, Serialize};
-use sys::{
-    deadman::Deadman,
-    namespace::machine_clocks,
-    ptrace::SignalInfo,
-    remote::{self, Range},
-};
+use sys::{deadman::Deadman, namespace::machine_clocks, remote::Range};
+use targets::Held;
 
 use crate::{
     error::{Context, Error},
-    image::{ClockOffsets, MemoryFiles, ProgramImage, SharedObject, Stream, StreamFile, Thread, WallTimers},
+    image::{ClockOffsets, Stream, StreamFile, Tree, places},
     observe::{
         access::Access,
-        checks::{self, Paths, Surroundings},
-        descriptors,
-        files::Files,
-        mappings, memory_files,
+        blame::blame,
+        checks,
+        descriptors::{self, Holder},
+        kin, mappings,
         objects::Objects,
-        others, wall,
-        watches::{self, Watched},
+        others, watches,
     },
     refusal::Refusal,
     stop::{
         aside::Aside,
-        still::{self, Newborn, Still},
+        still::{Newborn, Still},
         stopped::{Stopped, Task},
-        threads::{self, Reported, Seen},
     },
 };
 
@@ -105,34 +104,62 @@ impl CaptureSpec {
 /// A captured program.
 #[derive(Debug)]
 pub struct Capture {
-    pub(crate) image: ProgramImage,
-    pub(crate) still: Still,
-    /// Not yet done: [`Still::take_over`].
-    pub(crate) taken_over: Vec<Range>,
+    pub(crate) tree: Tree,
+    /// Of each of its processes.
+    pub(crate) stills: Vec<Still>,
+    /// Of each, not yet done: [`Still::take_over`].
+    pub(crate) taken_over: Vec<Vec<Range>>,
     /// How long the source was stopped, or has been so far.
     pub pause: Duration,
 }
 
-/// Why process `pid` could not be forked; empty if it could. Changes nothing and stops nothing, so that a running program may have changed
-/// by the time the answer is read.
+/// Why process `pid` and its descendants could not be forked; empty if they could. Changes nothing and stops nothing, so that a running program may
+/// have changed by the time the answer is read.
 pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
-    let mut refusals = match checks::look(pid, None) {
-        Err(Error::Refused(refusals)) => return Ok(refusals),
-        look => look?.refusals,
-    };
+    let mut refusals = Vec::new();
+    for relative in kin::find(pid)?.into_iter().filter(|relative| !relative.is_zombie) {
+        let found = match checks::look(relative.pid, None) {
+            Err(Error::Refused(refusals)) => refusals,
+            Err(error) if error.is_gone() && relative.pid != pid => continue,
+            Err(error) => return Err(error),
+            Ok(look) if relative.pid == pid => {
+                let others = look.surroundings.others.look()?;
+                look.refusals.into_iter().chain(others).collect()
+            }
+            Ok(look) => look.refusals,
+        };
+        refusals.extend(if relative.pid == pid { found } else { blame(relative.pid, found) });
+    }
     refusals.extend(parts(pid, &standard_streams(pid))?);
     Ok(refusals)
 }
 
-/// Why parts of process `pid`, its descriptors and mappings, could not be forked.
+/// The processes of a program, as the caller sees them: process `pid` and its descendants as they are now, without those that have ended.
+pub fn family(pid: i32) -> Result<Vec<i32>, Error> {
+    let relatives = kin::find(pid)?.into_iter().filter(|relative| !relative.is_zombie);
+    Ok(relatives.map(|relative| relative.pid).collect())
+}
+
+/// Why parts of process `pid` and its descendants, their descriptors and mappings, could not be forked.
 fn parts(pid: i32, streams: &[(StreamFile, Stream)]) -> Result<Vec<Refusal>, Error> {
-    let lines = procfs::smaps(pid)?;
-    let mut objects = Objects::default();
-    objects.add_mapped(pid, &lines)?;
-    let watched = watches::find(pid)?;
-    let mut refusals = descriptors::read(pid, streams, &mut objects, &watched)?.refusals;
-    refusals.extend(Access::of(pid)?.check_rest(pid, &lines)?);
-    refusals.extend(mappings::classify(pid, &lines, &objects.found, &[])?.refusals);
+    let (mut objects, mut refusals, mut watched) = (Objects::default(), Vec::new(), Vec::new());
+    let pids: Vec<i32> =
+        kin::find(pid)?.into_iter().filter(|relative| !relative.is_zombie).map(|relative| relative.pid).collect();
+    let mut lines = Vec::with_capacity(pids.len());
+    for pid in &pids {
+        let own = procfs::smaps(*pid)?;
+        objects.add_mapped(*pid, &own)?;
+        lines.push(own);
+        watched.push(watches::find(*pid)?);
+    }
+    let holders: Vec<Holder<'_>> =
+        pids.iter().zip(&watched).map(|(pid, watched)| Holder::new(*pid, watched)).collect::<Result<_, _>>()?;
+    refusals.extend(descriptors::read(&holders, streams, &mut objects)?.refusals);
+    for (at, (pid, lines)) in pids.iter().zip(&lines).enumerate() {
+        let mut found = Access::of(*pid)?.check_rest(*pid, lines)?;
+        found.extend(mappings::classify(*pid, lines, &objects.found, &[])?.refusals);
+        refusals.extend(if at == 0 { found } else { blame(*pid, found) });
+    }
     Ok(refusals)
 }
 
@@ -205,53 +232,45 @@ fn with_parts(spec: &CaptureSpec, mut refusals: Vec<Refusal>) -> Vec<Refusal> {
 
 fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> {
     let Steps { during_pause, others, hold, afterwards } = steps;
-    let pid = spec.pid;
-    let checks::Look { refusals, surroundings } = checks::look(pid, Some(&spec.started))?;
-    refuse(refusals)?;
-    // What takes long comes before the stop and is only confirmed in the pause: a search for files, and `smaps`, for which the kernel walks
-    // the whole address space.
-    let watched = watches::find(pid)?;
-    let before = arrived(pid)?;
+    let targets = targets::look(spec)?;
     // A hostile program can keep a thread of its own from ever coming back: then this process ends, and with it all it holds.
     let deadman = Deadman::arm(PAUSE_MAX);
-    let mut stopped = seize(spec)?;
-    let began = stopped.since();
-    let aside = Aside::make_room_for(pid)?;
-    let lines = procfs::maps(pid)?;
-    let flagged = with_flags(pid, before, &lines)?;
-    let locked = mappings::locked(&flagged, spec.earlier_arena);
-    let dont_fork: Vec<Range> = flagged.iter().filter(|line| line.flags.dont_fork).map(|line| line.range).collect();
-    let earlier = spec.earlier_arena.map(mappings::of_arena);
-    let advised = mappings::kept_from_forks(&flagged);
-    let mut injection = Injection::enter(&mut stopped, &flagged, &advised, earlier)?;
-    let mut look = |stopped: &Stopped| {
-        let gathered = gather(spec, stopped, &surroundings, &lines, &watched)?;
+    let Held { mut targets, mut stopped, ended } = targets::seize(spec, targets)?;
+    let began = stopped[0].since();
+    let aside = Aside::make_room_for(spec.pid)?;
+    let mut injections = Injections::enter(&mut targets, &mut stopped, spec)?;
+    let arenas = injections.arenas();
+    let mut look = |tasks: &[&[Task]], memory: &[Memory]| {
+        let gathered = gather(spec, &targets, &ended, tasks, memory)?;
         during_pause().map_err(Error::DuringPause)?;
         Ok(gathered)
     };
-    // Cloning the still takes as long as all the rest, which goes on beside it.
+    // Cloning the stills takes as long as all the rest, which goes on beside it.
     let at_once = others.is_none();
-    let outcome = injection.run(pid, &flagged, &advised, |stopped| at_once.then(|| look(stopped)).transpose());
-    let arena = injection.arena;
-    let left = injection.leave();
-    let Outcome { newborn, mut answers, found } = outcome?;
+    let outcome = injections.run(|tasks, memory| at_once.then(|| look(tasks, memory)).transpose());
+    let (memory, left) = injections.leave();
+    let (outcomes, found) = outcome?;
     left?;
-    let still_pid = newborn.pid();
-    let (mut found, still, frozen) = match found {
-        Some(found) => (found, NewStill::Newborn(newborn), None),
+    let (newborns, mut answers): (Vec<Newborn>, Vec<Answers>) =
+        outcomes.into_iter().map(|Outcome { newborn, answers }| (newborn, answers)).unzip();
+    let still_pids: Vec<i32> = newborns.iter().map(Newborn::pid).collect();
+    let tasks: Vec<&[Task]> = stopped.iter().map(Stopped::tasks).collect();
+    let newborns = newborns.into_iter().map(NewStill::Newborn);
+    let (found, stills, frozen): (GatheredAll, Vec<NewStill>, _) = match found {
+        Some(found) => (found, newborns.collect(), None),
         None => {
-            // Frozen processes run no scripts: what is asked of the still is asked before.
-            let asked = NewStill::Newborn(newborn).ask(arena)?;
+            // Frozen processes run no scripts: what is asked of the stills is asked before.
+            let asked = newborns.zip(&arenas).map(|(still, arena)| still.ask(*arena).map(NewStill::Asked));
+            let asked = asked.collect::<Result<_, _>>()?;
             let frozen = others.map(Frozen::freeze).transpose()?;
-            (look(&stopped)?, NewStill::Asked(asked), frozen)
+            (look(&tasks, &memory)?, asked, frozen)
         }
     };
-    let siblings = others::siblings_but(take(&mut found.parentless), still_pid);
-    refuse(siblings.into_iter().chain(take(&mut answers.system_v)).collect())?;
-    let (threads, pending) = threads(pid, stopped.tasks(), take(&mut found.seen), take(&mut answers.threads))?;
-    // After its timers: what remains of them counts from then on, and none may be early by the copy's clocks.
-    let clocks = clocks(pid).of("read the clocks", pid)?;
-    found.wall_timers.posix = wall::of_timers(&answers.wall_timers)?;
+    let strangers = others::refusals_but(found.strangers, &still_pids);
+    refuse(strangers.into_iter().chain(system_v(&mut answers)).collect())?;
+    // After the timers: what remains of them counts from then on, and none may be early by the copy's clocks.
+    let known = threads(&targets, &tasks, found.each, memory, answers)?;
+    let clocks = clocks(spec.pid).of("read the clocks", spec.pid)?;
     let pause = began.elapsed();
     drop(aside);
     let held = match afterwards {
@@ -262,11 +281,16 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
             None
         }
     };
-    let (still, asked) = still.ask(arena)?;
-    answers.attributes.locked = locked;
-    let known = Known { threads, pending, answers, found, lines, dont_fork, clocks };
-    let (image, taken_over) = complete(&still, asked, arena, spec, known)?;
-    refuse_covered(&image, spec)?;
+    let rest = Rest { known, objects: found.objects, clocks };
+    let (members, stills, taken_over) = complete_all(rest, stills, arenas, spec)?;
+    let mut tree = Tree { members, zombies: found.zombies, handed_from: 0 };
+    tree.members[0].image.memory_files = found.memory_files;
+    refuse(divide(found.common, &mut tree))?;
+    if !places::choose(&mut tree) {
+        let bytes = tree.parked().map(|(_, range)| range.end - range.start).sum();
+        return Err(Error::NoRoom { bytes });
+    }
+    refuse_covered(&tree, spec)?;
     let pause = match held {
         Some((_stopped, frozen, _deadman)) => {
             hold.map_or(Ok(()), |hold| hold()).map_err(Error::DuringPause)?;
@@ -278,48 +302,23 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
         }
         None => pause,
     };
-    Ok(Capture { image, still, taken_over, pause })
-}
-
-/// The mappings of the stopped source with their flags, which were read before the stop if they are still the same.
-fn with_flags(pid: i32, before: Vec<MapLine>, lines: &[MapLine]) -> Result<Vec<MapLine>, Error> {
-    let flagged = if same_places(&before, lines) { before } else { procfs::smaps(pid)? };
-    // Nothing can be run in such a program.
-    let shadow = flagged.iter().find(|line| line.shadow_stack);
-    refuse(shadow.map(|line| Refusal::ShadowStack { address: line.range.start }).into_iter().collect())?;
-    Ok(flagged)
+    Ok(Capture { tree, stills, taken_over, pause })
 }
 
 /// Refuses what copies would not find.
-fn refuse_covered(image: &ProgramImage, spec: &CaptureSpec) -> Result<(), Error> {
-    refuse(covered::refusals(image, &spec.mount_points))?;
-    refuse(covered::program_refusals(image, &spec.volumes))?;
-    refuse(covered::memory_refusal(image, spec.memory_files.as_deref()).into_iter().collect())
+fn refuse_covered(tree: &Tree, spec: &CaptureSpec) -> Result<(), Error> {
+    let mut refusals = Vec::new();
+    for image in tree.images() {
+        refusals.extend(covered::refusals(image, &spec.mount_points));
+        refusals.extend(covered::program_refusals(image, &spec.volumes));
+        refusals.extend(covered::memory_refusal(image, spec.memory_files.as_deref()));
+    }
+    refuse(refusals)
 }
 
 /// What the clocks of a process show.
 fn clocks(pid: i32) -> io::Result<ClockOffsets> {
     Ok(ClockOffsets::of(pid)?.plus(machine_clocks()?))
-}
-
-/// The still as far as it is made.
-enum NewStill {
-    Newborn(Newborn),
-    Asked((Still, still::StillAnswers)),
-}
-
-impl NewStill {
-    /// Waits for the still, and asks it what only it can tell.
-    fn ask(self, arena: Range) -> Result<(Still, still::StillAnswers), Error> {
-        match self {
-            Self::Newborn(newborn) => {
-                let still = Still::adopt(newborn)?;
-                let answers = still.ask(arena.start, arena.end - arena.start)?;
-                Ok((still, answers))
-            }
-            Self::Asked(asked) => Ok(asked),
-        }
-    }
 }
 
 /// Its mappings, as soon as all their pages are there. The caller has waited for the pages, but `smaps` may tell of them a moment late.
@@ -336,117 +335,6 @@ fn arrived(pid: i32) -> Result<Vec<MapLine>, Error> {
     }
 }
 
-/// Stops the source where every thread is in the program: right after its own start some may still be on their way into it.
-fn seize(spec: &CaptureSpec) -> Result<Stopped, Error> {
-    let base::id::Arena { start, end } = spec.earlier_arena.unwrap_or_default();
-    let began = Instant::now();
-    let (mut refused, mut wait) = (None, Duration::from_millis(1));
-    loop {
-        match Stopped::seize(spec.pid) {
-            Ok(stopped) => {
-                if stopped.tasks().iter().all(|task| !(start..end).contains(&task.registers.rip)) {
-                    return Ok(stopped);
-                }
-                if began.elapsed() > START_MAX {
-                    return Err(Error::Unexpected { pid: spec.pid, what: "does not complete its start".into() });
-                }
-            }
-            Err(Error::Refused(refusals))
-                if refusals.iter().all(Refusal::may_pass)
-                    && refused.get_or_insert_with(Instant::now).elapsed() < PASS_MAX => {}
-            Err(error) => return Err(error),
-        }
-        std::thread::sleep(wait);
-        // Where others have the processors, a thread that is stopped again before its turn has come does not get on at all.
-        wait = (wait * 2).min(WAIT_MAX);
-    }
-}
-
 fn refuse(refusals: Vec<Refusal>) -> Result<(), Error> {
     if refusals.is_empty() { Ok(()) } else { Err(Error::Refused(refusals)) }
-}
-
-fn same_places(a: &[MapLine], b: &[MapLine]) -> bool {
-    let place = |line: &MapLine| (line.range.start, line.range.end, line.protection, line.inode);
-    a.len() == b.len() && a.iter().map(place).eq(b.iter().map(place))
-}
-
-/// What is read in the pause from outside.
-struct Gathered {
-    seen: Vec<Seen>,
-    session_leader: bool,
-    process_group_leader: bool,
-    files: Files,
-    objects: Objects,
-    contents: Vec<SharedObject>,
-    memory_files: MemoryFiles,
-    places: Paths,
-    wall_timers: WallTimers,
-    parentless: Vec<others::Process>,
-}
-
-fn gather(
-    spec: &CaptureSpec,
-    stopped: &Stopped,
-    surroundings: &Surroundings,
-    lines: &[MapLine],
-    watched: &Watched,
-) -> Result<Gathered, Error> {
-    let pid = spec.pid;
-    // Between the first look and the stop it may have forked.
-    let (mut refusals, parentless) = surroundings.others.again(stopped.tasks())?;
-    refusals.extend(surroundings.message_queues()?);
-    refusals.extend(checks::threads_again(pid, stopped.tasks())?);
-    let places = surroundings.places(&mut refusals)?;
-    let seen = stopped.tasks().iter().map(|task| Seen::read(task.tid, &mut refusals));
-    let seen: Vec<Seen> = seen.collect::<Result<_, _>>()?;
-    let mut objects = Objects::default();
-    objects.add_mapped(pid, lines)?;
-    let mut files = descriptors::read(pid, &spec.streams, &mut objects, watched)?;
-    refusals.append(&mut files.refusals);
-    refusals.extend(Access::of(pid)?.check_rest(pid, lines)?);
-    let wall_timers = wall::of_descriptors(pid, &mut files.files, &mut refusals)?;
-    let contents = objects.read(&mut refusals)?;
-    files.added.objects = objects.statuses(pid, &mut refusals)?;
-    let memory_files = match &spec.memory_files {
-        Some(directory) => memory_files::read(pid, directory, &mut refusals)?,
-        None => MemoryFiles::new(),
-    };
-    refuse(refusals)?;
-    Ok(Gathered {
-        session_leader: remote::leads_session(pid).of("read the session", pid)?,
-        process_group_leader: remote::leads_process_group(pid).of("read the process group", pid)?,
-        seen,
-        files,
-        objects,
-        contents,
-        memory_files,
-        places,
-        wall_timers: WallTimers { descriptors: wall_timers, posix: Vec::new() },
-        parentless,
-    })
-}
-
-/// The threads, and the signals that are pending for the whole process; their scripts have ended.
-fn threads(
-    pid: i32,
-    tasks: &[Task],
-    seen: Vec<Seen>,
-    reported: Vec<Reported>,
-) -> Result<(Vec<Thread>, Vec<SignalInfo>), Error> {
-    let mut refusals = Vec::new();
-    let mut threads = Vec::with_capacity(tasks.len());
-    for ((task, seen), reported) in tasks.iter().zip(seen).zip(reported) {
-        threads.push(seen.complete(task, reported, &mut refusals)?);
-    }
-    let pending = threads::pending(pid, true, &mut refusals)?;
-    refuse(refusals)?;
-    Ok((threads, pending))
-}
-
-impl Capture {
-    /// The runs of private pages of the still in `range`.
-    pub(crate) fn private_pages(&self, pagemap: &File, range: Range) -> Result<Vec<Range>, Error> {
-        remote::private_pages(pagemap, range).of("scan the page map", self.still.pid())
-    }
 }

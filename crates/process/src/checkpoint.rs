@@ -26,7 +26,7 @@ use crate::{
     capture::Capture,
     error::{Context, Error},
     image::{
-        Backing, Host, Mapping, Pages, ProgramImage, ProgramState,
+        Backing, Host, Mapping, Pages, ProgramImage, ProgramState, Tree,
         xstate::{self, Format, Lacking},
     },
     refusal::{Refusal, Unfit},
@@ -37,39 +37,47 @@ use crate::{
 impl ProgramState {
     /// Describes a captured program, whose files are those of the root filesystem `rootfs`.
     pub fn describe(capture: Capture, rootfs: BorrowedFd<'_>) -> Result<Self, Error> {
-        let Capture { mut image, still, .. } = capture;
-        let host = Host::of(&image)?;
-        let files = files::identify(&image, rootfs)?;
-        let path = format!("/proc/{}/pagemap", still.pid());
-        let pagemap = File::open(&path).on("open", path)?;
-        restorable(&image, &pagemap, still.pid())?;
-        image.arguments = arguments(&image, &still, &pagemap)?;
+        let Capture { mut tree, stills, .. } = capture;
+        let host = Host::of(tree.first())?;
+        let files = files::identify(&tree, rootfs)?;
+        let pagemap = |still: &Still| -> Result<File, Error> {
+            let path = format!("/proc/{}/pagemap", still.pid());
+            File::open(&path).on("open", path)
+        };
+        let pagemaps: Vec<File> = stills.iter().map(pagemap).collect::<Result<_, _>>()?;
+        restorable(&tree, &pagemaps, &stills)?;
         let mut file_pages = Vec::new();
-        for mapping in image.mappings.iter().filter(|mapping| is_of_file(mapping)) {
-            for run in remote::private_pages(&pagemap, mapping.range).of("scan the page map", still.pid())? {
-                let mut bytes = vec![0; (run.end - run.start) as usize];
-                still.read(run.start, &mut bytes)?;
-                file_pages.push(Pages { start: run.start, bytes });
+        for ((member, still), pagemap) in tree.members.iter_mut().zip(&stills).zip(&pagemaps) {
+            member.image.arguments = arguments(&member.image, still, pagemap)?;
+            for mapping in member.image.mappings.iter().filter(|mapping| is_of_file(mapping)) {
+                for run in remote::private_pages(pagemap, mapping.range).of("scan the page map", still.pid())? {
+                    let mut bytes = vec![0; (run.end - run.start) as usize];
+                    still.read(run.start, &mut bytes)?;
+                    file_pages.push(Pages { start: member.kin.place(run).start, bytes });
+                }
             }
         }
-        let clocks = image.clocks;
-        Ok(Self { image, host, clocks, files, file_pages })
+        file_pages.sort_unstable_by_key(|pages| pages.start);
+        let clocks = tree.first().clocks;
+        Ok(Self { tree, host, clocks, files, file_pages })
     }
 
     /// Restores the zygote. Everything that this host or its files lack is in [`Error::Unfit`], and nothing is made then.
     pub fn restore(&mut self, spec: &RestoreSpec<'_>) -> Result<Restored, Error> {
-        let mut unfit = self.host.unfit(&self.image)?;
+        let mut unfit = self.host.unfit(self.tree.first())?;
         unfit.extend(files::unfit(&self.files, spec.rootfs)?);
         let here = Format::here().on("look for", "extended registers")?;
         let shown_here = Format::shown_here().on("look for", "extended registers")?;
-        if let Err(Lacking(components)) = xstate::fit(&mut self.image, here, shown_here) {
-            unfit.push(Unfit::ExtendedRegisters { components });
+        for member in &mut self.tree.members {
+            if let Err(Lacking(components)) = xstate::fit(&mut member.image, here, shown_here) {
+                unfit.push(Unfit::ExtendedRegisters { components });
+            }
         }
         if !unfit.is_empty() {
             return Err(Error::Unfit(unfit));
         }
         let files: Vec<Range> = self.file_pages.iter().map(Pages::range).collect();
-        let restored = zygote::restore(&self.image, spec, &files, &mut |at, bytes| self.read_file_page(at, bytes))?;
+        let restored = zygote::restore(&self.tree, spec, &files, &mut |at, bytes| self.read_file_page(at, bytes))?;
         self.fill_arguments(restored)
     }
 
@@ -77,7 +85,11 @@ impl ProgramState {
     fn fill_arguments(&self, restored: Restored) -> Result<Restored, Error> {
         let Restored { zygote, faults } = restored;
         let Some(faults) = faults.map(Uffd::from) else { return Ok(Restored { zygote, faults: None }) };
-        for (address, bytes) in &self.image.arguments {
+        let arguments = self.tree.members.iter().flat_map(|member| {
+            let place = |address: u64| member.kin.place(Range { start: address, end: address + PAGE }).start;
+            member.image.arguments.iter().map(move |(address, bytes)| (place(*address), bytes))
+        });
+        for (address, bytes) in arguments {
             for (n, page) in bytes.chunks_exact(PAGE as usize).enumerate() {
                 // Where nothing arrives by fault it is there already.
                 faults.copy(address + n as u64 * PAGE, page).of("fill the arguments of zygote", zygote.facts.pid)?;
@@ -111,16 +123,18 @@ fn arguments(image: &ProgramImage, still: &Still, pagemap: &File) -> Result<Vec<
 }
 
 /// Refuses what could be captured and never restored: the pager has a bit for each page of the mappings that it serves.
-fn restorable(image: &ProgramImage, pagemap: &File, pid: i32) -> Result<(), Error> {
+fn restorable(tree: &Tree, pagemaps: &[File], stills: &[Still]) -> Result<(), Error> {
     let length = |range: &Range| range.end - range.start;
     let max = RESTORED_ADDRESS_BYTES_MAX;
-    if image.anonymous().map(|range| length(&range)).sum::<u64>() <= max {
+    if tree.anonymous().iter().map(length).sum::<u64>() <= max {
         return Ok(());
     }
     let mut bytes = 0;
-    for range in image.anonymous() {
-        let pages = remote::private_pages(pagemap, range).of("scan the page map", pid)?;
-        bytes += if pages.is_empty() { 0 } else { length(&range) };
+    for ((image, pagemap), still) in tree.images().zip(pagemaps).zip(stills) {
+        for range in image.anonymous() {
+            let pages = remote::private_pages(pagemap, range).of("scan the page map", still.pid())?;
+            bytes += if pages.is_empty() { 0 } else { length(&range) };
+        }
     }
     if bytes <= max { Ok(()) } else { Err(Error::Refused(vec![Refusal::TooManyAddresses { bytes, max }])) }
 }

@@ -12,10 +12,13 @@ mod attributes;
 mod files;
 mod memory;
 mod memory_files;
+pub(crate) mod places;
 mod privileges;
 mod state;
+pub(crate) mod table;
 mod threads;
 mod timers;
+mod tree;
 pub(crate) mod xstate;
 
 pub(crate) use added::{Added, AddedSocket, Message, ObjectStatus, Reused, SignalOwner, SocketName, SocketOption};
@@ -43,6 +46,7 @@ pub(crate) use threads::no_registers;
 use threads::signals;
 pub(crate) use threads::{AlternateStack, Scheduling, Thread};
 pub(crate) use timers::{PosixTimer, TimerValue, WallTimer, WallTimers, wall_timer};
+pub(crate) use tree::{Kin, Member, Tree, Zombie, object_of};
 
 /// A signal's action: handler, flags, restorer, mask.
 pub(crate) type SignalAction = [u64; 4];
@@ -124,11 +128,6 @@ impl ProgramImage {
     pub(crate) fn anonymous(&self) -> impl Iterator<Item = Range> {
         let kept = |mapping: &&Mapping| mapping.backing == Backing::Anonymous && !mapping.flags.wipe_on_fork;
         self.mappings.iter().filter(kept).map(|mapping| mapping.range)
-    }
-
-    /// The mappings of a checkpoint whose pages arrive by fault: those of no file that have any.
-    pub(crate) fn by_fault<'a>(&'a self, pages: &'a [Range]) -> impl Iterator<Item = Range> + 'a {
-        self.anonymous().filter(|range| !within(pages, *range).is_empty())
     }
 }
 

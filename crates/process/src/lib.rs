@@ -44,7 +44,7 @@ mod stop;
 mod zygote;
 
 pub use capture::{
-    Afterwards, Capture, CaptureSpec, Others, PauseError, capture, capture_and_hold, capture_beside, examine,
+    Afterwards, Capture, CaptureSpec, Others, PauseError, capture, capture_and_hold, capture_beside, examine, family,
     time_forks,
 };
 pub use error::Error;

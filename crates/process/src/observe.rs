@@ -2,16 +2,19 @@
 //!
 //! | what                   | modules                                                                          |
 //! |------------------------|----------------------------------------------------------------------------------|
-//! | the process as a whole | [`checks`]; [`others`]: other processes of its sandbox                           |
+//! | the program as a whole | [`kin`]: its processes; [`checks`]; [`others`]: other processes of its sandbox; [`blame`]: which one is meant |
 //! | memory                 | [`sort`]: what one mapping is; [`mappings`]; [`objects`]: shared memory; [`memory_files`] |
-//! | descriptors            | [`descriptors`], which asks [`listed`], [`registered`] (epoll), [`owners`], [`watches`] (inotify) and [`sockets`]; [`wall`]: timers |
+//! | descriptors            | [`descriptors`], which asks [`listed`], [`ends`], [`registered`] (epoll), [`owners`], [`watches`] (inotify) and [`sockets`]; [`wall`]: timers |
 //! | files by path          | [`root`]: opening; [`access`]: may the program open it again; [`gone`]: deleted names; [`search`]: paths of inodes |
 
 pub(crate) mod access;
+pub(crate) mod blame;
 pub(crate) mod checks;
 pub(crate) mod descriptors;
+mod ends;
 pub(crate) mod files;
 mod gone;
+pub(crate) mod kin;
 mod listed;
 pub(crate) mod mappings;
 pub(crate) mod memory_files;

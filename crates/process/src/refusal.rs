@@ -9,10 +9,6 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[allow(missing_docs)] // the messages say it
 pub enum Refusal {
-    #[error(
-        "it has child processes ({pids}): only a single process can be forked; end them before the program is ready"
-    )]
-    Children { pids: String },
     #[error("descriptor {fd} is an io_uring instance: run it with io_uring switched off")]
     IoUring { fd: i32 },
     #[error("it has an io_uring mapping at {address:#x}: run it with io_uring switched off")]
@@ -71,12 +67,10 @@ pub enum Refusal {
     ReplacedProgram { path: String },
     #[error("thread {tid} does not share {what} with the main thread: such threads cannot be forked")]
     UnsharedThread { tid: i32, what: String },
-    #[error(
-        "it started processes that live on without it ({pids}): only a single process can be forked; end them first"
-    )]
+    #[error("it started processes that have lost their parents ({pids}), which copies would not have: end them first")]
     Daemons { pids: String },
     #[error(
-        "it started processes that are not its children ({pids}), by clone with CLONE_PARENT: only a single process can be forked; end them first"
+        "it started processes that are not its children ({pids}), by clone with CLONE_PARENT, which copies would not have: end them first"
     )]
     Siblings { pids: String },
     #[error("descriptor {fd} is a pipe whose other end is in another process")]
@@ -177,6 +171,12 @@ pub enum Refusal {
     ProgramInMemory { path: String },
     #[error("it is a zombie or has lost its main thread")]
     MainThreadGone,
+    #[error(
+        "it is in session {session}, which is neither its own nor that of its parent: a copy cannot be put there yet"
+    )]
+    Session { session: i32 },
+    #[error("process {pid} ({name}): {refusal}")]
+    OfProcess { pid: i32, name: String, refusal: Box<Refusal> },
 }
 
 impl Refusal {
@@ -186,18 +186,32 @@ impl Refusal {
         Self::MessageQueue { fd, name: String::from_utf8_lossy(name).into_owned() }
     }
 
+    /// About another process of the sandbox than its program.
+    pub(crate) fn of_process(self, pid: i32, name: &str) -> Self {
+        match self {
+            Self::OfProcess { .. } => self,
+            refusal => Self::OfProcess { pid, name: name.to_owned(), refusal: Box::new(refusal) },
+        }
+    }
+
     /// Whether the next moment may be different.
     pub(crate) fn may_pass(&self) -> bool {
-        matches!(self, Self::PendingTrap { .. })
+        match self {
+            Self::OfProcess { refusal, .. } => refusal.may_pass(),
+            refusal => matches!(refusal, Self::PendingTrap { .. }),
+        }
     }
 
     /// Whether it is about other processes, which may be about to end.
     pub(crate) fn may_end(&self) -> bool {
-        matches!(self, Self::Children { .. } | Self::Daemons { .. } | Self::Siblings { .. })
+        matches!(self, Self::Daemons { .. } | Self::Siblings { .. })
     }
 
     /// A short code for programs, as in the JSON form.
     pub fn kind(&self) -> String {
+        if let Self::OfProcess { refusal, .. } = self {
+            return refusal.kind();
+        }
         match serde_json::to_value(self) {
             Ok(serde_json::Value::Object(fields)) => {
                 fields.get("kind").and_then(|kind| kind.as_str()).unwrap_or_default().to_owned()

@@ -7,6 +7,9 @@
 //! copy     clocks, descriptors, shared mappings, threads (each with its own script); drop privileges; seccomp; timers; report; go on
 //! ```
 //!
+//! A program of several processes has one zygote, in which the memory of all lies side by side. The copy of the first process clones the others, each
+//! by its parent ([`descend`]).
+//!
 //! The helper shares the zygote's memory, so nothing is copied for it. The copy's page tables are copied once, by its clone. The helper
 //! cannot be the copy, because only children enter a pid namespace.
 
@@ -14,6 +17,7 @@ mod attributes;
 mod carried;
 mod clocks;
 mod copy;
+mod descend;
 mod files;
 mod memory_files;
 pub(crate) mod timers;
@@ -25,7 +29,7 @@ pub(crate) use copy::limit_bounding_set;
 use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES, pidfd::PIDFD_GET_CGROUP_NAMESPACE, remote::PAGE};
 
 use crate::{
-    image::{FileKind, Mapping, ProgramImage, Thread},
+    image::{FileKind, Mapping, ProgramImage, Thread, Tree},
     script::{Arena, Arg, Check, Script},
 };
 
@@ -67,6 +71,19 @@ pub(crate) mod kind {
 pub(crate) const ROOM_BYTES: u64 = 1 << 32;
 pub(crate) const HALF_BYTES: u64 = ROOM_BYTES / 2;
 
+/// The end of such a half, through which the vDSO is moved.
+pub(crate) const ASIDE_BYTES: u64 = 1 << 20;
+
+/// Where the vDSO lies while a process gives up its address space for another one.
+fn vdso_aside(arena: u64) -> u64 {
+    arena + HALF_BYTES - ASIDE_BYTES
+}
+
+/// The page that the processes of a copy share while they start: how many have not arrived, and 1 until all may go on.
+fn common_page(arena: u64) -> u64 {
+    vdso_aside(arena) - PAGE
+}
+
 /// The other half of the room of an arena.
 pub(crate) fn other_half(arena: u64) -> u64 {
     arena ^ HALF_BYTES
@@ -82,15 +99,21 @@ pub(crate) struct Transit {
 }
 
 impl Transit {
-    pub(crate) fn above(image: &ProgramImage) -> Self {
-        let numbers = image.files.iter().flat_map(|file| &file.numbers).map(|(number, _)| *number);
+    pub(crate) fn above(tree: &Tree) -> Self {
+        let files = || tree.images().flat_map(|image| &image.files);
+        let numbers = files().flat_map(|file| &file.numbers).map(|(number, _)| *number);
         // Numbers that files had when they were registered are theirs again for a moment.
-        let registered = image.files.iter().flat_map(|file| match &file.kind {
+        let registered = files().flat_map(|file| match &file.kind {
             FileKind::Epoll { entries } => entries.as_slice(),
             _ => &[],
         });
-        let highest = numbers.chain(registered.map(|entry| entry.fd)).max().unwrap_or(0);
-        let with_helper = image.threads.iter().any(|thread| thread.attributes.death_signal != 0);
+        let kin = || tree.members.iter().map(|member| &member.kin);
+        let inherited =
+            kin().flat_map(|kin| &kin.inherited).flat_map(|(_, numbers)| numbers).map(|(number, _)| *number);
+        let handed = kin().flat_map(|kin| &kin.hands_down).map(|(_, number)| *number);
+        let numbers = numbers.chain(registered.map(|entry| entry.fd)).chain(inherited).chain(handed);
+        let highest = numbers.max().unwrap_or(0);
+        let with_helper = tree.first().threads.iter().any(|thread| thread.attributes.death_signal != 0);
         Self { control: highest.max(RECEIVED_MAX as i32) + 1, with_helper }
     }
 
@@ -197,19 +220,14 @@ impl ResultReport {
 }
 
 /// Places all scripts of a start; gives the address of the zygote's loop, which begins by reporting that the zygote is built.
-pub(crate) fn place(
-    arena: &mut Arena,
-    image: &ProgramImage,
-    seccomp: &[u64],
-    transit: Transit,
-    memory: CopyMemory,
-) -> Entries {
+pub(crate) fn place(arena: &mut Arena, tree: &Tree, seccomp: &[u64], transit: Transit, memory: CopyMemory) -> Entries {
     let mailbox = Mailbox::new(arena, transit.control);
     let handler = mailbox.failure_handler(arena);
     arena.on_fail(handler);
     let working_set = working_set::reserve(arena);
-    let copy = copy::place(arena, image, seccomp, transit, &mailbox, working_set);
-    let helper = place_helper(arena, image, copy, transit, &mailbox, memory);
+    let common = common_page(arena.base());
+    let copy = copy::Copy { tree, seccomp, transit, mailbox: &mailbox, working_set, common }.place(arena, 0);
+    let helper = place_helper(arena, tree.first(), copy, transit, &mailbox, memory);
     let (zygote, receive) = place_loop(arena, helper, transit, &mailbox);
     Entries { zygote, receive, handler, working_set }
 }
@@ -369,9 +387,15 @@ fn place_helper(
     placed
 }
 
-/// Whether copies need more of a resource while they start than the program may have any more, or the zygote does: copies limit it themselves
-/// then, and the zygote leaves it to them.
-pub(crate) fn is_set_late(resource: usize, image: &ProgramImage) -> bool {
+/// Whether copies need more of a resource while they start than the program may have any more, or the zygote does, or its processes may have
+/// different amounts: copies limit it themselves then, and the zygote leaves it to them.
+pub(crate) fn is_set_late(resource: usize, tree: &Tree) -> bool {
+    let of_first = tree.first().limits.get(resource);
+    tree.images().any(|image| image.limits.get(resource) != of_first || is_set_late_by(resource, image))
+        || resource as u32 == libc::RLIMIT_NPROC && !tree.is_single()
+}
+
+fn is_set_late_by(resource: usize, image: &ProgramImage) -> bool {
     let shares = |mapping: &Mapping| !mapping.is_private();
     match resource as u32 {
         // The transit numbers may be above the limit.
@@ -392,6 +416,34 @@ fn is_set_last(resource: usize, image: &ProgramImage) -> bool {
     let waits = |thread: &Thread| !thread.pending.is_empty();
     resource as u32 == libc::RLIMIT_SIGPENDING
         && (!image.posix_timers.is_empty() || !image.pending.is_empty() || image.threads.iter().any(waits))
+}
+
+/// Adds the sealing of mappings: nothing can be moved or unmapped any more.
+pub(crate) fn seal(script: &mut Script, image: &ProgramImage) {
+    for mapping in image.mappings.iter().filter(|mapping| mapping.flags.sealed && mapping.is_private()) {
+        seal_one(script, mapping);
+    }
+}
+
+/// The same of one mapping.
+pub(crate) fn seal_one(script: &mut Script, mapping: &Mapping) {
+    const SYS_MSEAL: i64 = 462;
+    let (start, length) = (mapping.range.start, mapping.range.end - mapping.range.start);
+    script.call(SYS_MSEAL, [start.into(), length.into(), 0u64.into()], Check::Success);
+}
+
+/// Adds what the kernel is told of the address space. `program` is the descriptor of the program's file (none: it is what it was).
+pub(crate) fn set_layout(arena: &mut Arena, script: &mut Script, image: &ProgramImage, program: Option<i32>) {
+    const PR_SET_MM_MAP: i32 = 14;
+    let auxv = arena.data(&image.layout.auxv, 8);
+    // struct prctl_mm_map: eleven addresses, auxv, and two 32-bit words: its size and the program's descriptor, or -1.
+    let mut map = image.layout.fields.to_vec();
+    map.push(auxv);
+    map.push(image.layout.auxv.len() as u64 | u64::from(program.unwrap_or(-1) as u32) << 32);
+    let map = arena.words(&map);
+    let args =
+        [libc::PR_SET_MM.into(), PR_SET_MM_MAP.into(), map.into(), ((11 * 8 + 8 + 8) as u64).into(), 0u64.into()];
+    script.call(libc::SYS_prctl, args, Check::Success);
 }
 
 /// Adds the lifting of a limit, as far as the zygote has a right to that.

@@ -54,6 +54,8 @@ pub struct ZygoteFacts {
     pub pid: i32,
     /// Process id of every copy inside its sandbox.
     pub main_tid: i32,
+    /// Processes of a copy.
+    pub processes: usize,
     /// Threads of a copy.
     pub threads: usize,
     /// Mappings of a copy.

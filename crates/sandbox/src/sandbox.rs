@@ -112,9 +112,9 @@ impl Sandbox {
         self.group.processes()
     }
 
-    /// Whether it has processes beside pid 1 and its program: commands, and what they have started.
-    pub fn has_others(&self, program: i32) -> Result<bool, Error> {
-        Ok(self.processes()?.into_iter().any(|pid| pid != self.init.pid && pid != program))
+    /// Whether it has processes beside pid 1 and its `program`: commands, and what they have started.
+    pub fn has_others(&self, program: &[i32]) -> Result<bool, Error> {
+        Ok(self.processes()?.into_iter().any(|pid| pid != self.init.pid && !program.contains(&pid)))
     }
 
     /// Starts a program; returns its host pid once it was executed. It is a child of the caller, who reaps it.

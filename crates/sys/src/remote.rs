@@ -47,12 +47,12 @@ fn leads(pid: i32, leader: i32) -> io::Result<bool> {
     if leader == -1 { Err(io::Error::last_os_error()) } else { Ok(pid == leader) }
 }
 
-/// How the open files of two descriptors of process `pid` are ordered: equal if they are one, else by an order that means nothing but is
-/// the same in every call (kcmp(2)), so that many can be sorted.
-pub fn open_file_order(pid: i32, a: i32, b: i32) -> io::Result<Ordering> {
+/// How the open files of two descriptors are ordered, each given by its process and its number: equal if they are one, else by an order that
+/// means nothing but is the same in every call (kcmp(2)), so that many can be sorted.
+pub fn open_file_order(a: (i32, i32), b: (i32, i32)) -> io::Result<Ordering> {
     const KCMP_FILE: i32 = 0;
     // SAFETY: kcmp(KCMP_FILE) takes five integers.
-    order(unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, a, b) })
+    order(unsafe { libc::syscall(libc::SYS_kcmp, a.0, b.0, KCMP_FILE, a.1, b.1) })
 }
 
 /// What kcmp(2) answers.

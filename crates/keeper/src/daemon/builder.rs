@@ -260,7 +260,8 @@ fn capture(
         Ok(files.finish(&sandbox.processes()?)?)
     };
     // No command starts meanwhile: on one sandbox, the server never runs a capture and the start of a command at the same time.
-    if sandbox.has_others(job.source.main.pid).map_err(|error| process::Error::DuringPause(error.into()))? {
+    let own = process::family(job.source.main.pid)?;
+    if sandbox.has_others(&own).map_err(|error| process::Error::DuringPause(error.into()))? {
         let afterwards = if job.purpose.holds() { Afterwards::StandsStill } else { Afterwards::GoesOn };
         return process::capture_beside(spec, &mut take_files, &mut Beside(sandbox), afterwards);
     }

@@ -6,41 +6,84 @@ use sys::{
     remote::{self, Range},
 };
 
-use super::{CaptureSpec, Gathered, inject::Answers, refuse};
+use super::{
+    CaptureSpec,
+    inject::Answers,
+    pause::{Gathered, Memory, NewStill},
+    refuse,
+};
 use crate::{
     error::{Context, Error},
     image::{
-        ClockOffsets, Credentials, ExtendedRegisters, Layout, Privileges, ProcessAttributes, ProgramImage, Thread,
-        xstate::Format,
+        Added, ClockOffsets, Credentials, ExtendedRegisters, Layout, Member, MemoryFiles, Privileges,
+        ProcessAttributes, ProgramImage, Thread, WallTimer, WallTimers, xstate::Format,
     },
-    observe::{checks, mappings, rights},
+    observe::{blame::blame_error, checks, mappings, objects::Objects, rights},
     refusal::Refusal,
     stop::still::{self, Still},
 };
 
-/// The facts about a program that were read before it went on.
+/// The facts about a process that were read before it went on.
 pub(super) struct Known {
+    pub(super) pid: i32,
     pub(super) threads: Vec<Thread>,
     pub(super) pending: Vec<SignalInfo>,
     pub(super) answers: Answers,
-    pub(super) found: Gathered,
-    /// Its mappings in the pause, without their flags.
-    pub(super) lines: Vec<MapLine>,
-    pub(super) dont_fork: Vec<Range>,
-    /// What its clocks showed at the end of the pause.
+    pub(super) gathered: Gathered,
+    pub(super) memory: Memory,
+    /// POSIX timers that wait for a time of day.
+    pub(super) posix: Vec<WallTimer>,
+}
+
+/// What completes the images, beside the stills.
+pub(super) struct Rest {
+    pub(super) known: Vec<Known>,
+    pub(super) objects: Objects,
+    /// What the clocks showed at the end of the pause.
     pub(super) clocks: ClockOffsets,
 }
 
-/// The whole image, and what of the still's memory is to be taken over. `arena` is ours, and so is what an earlier start left.
-pub(super) fn complete(
+/// Of each process: itself, its still, and what of the still's memory is to be taken over.
+type Completed = (Vec<Member>, Vec<Still>, Vec<Vec<Range>>);
+
+/// Completes all processes but for what is read of all together.
+pub(super) fn complete_all(
+    rest: Rest,
+    stills: Vec<NewStill>,
+    arenas: Vec<Range>,
+    spec: &CaptureSpec,
+) -> Result<Completed, Error> {
+    let (mut members, mut done, mut taken_over) = Completed::default();
+    let Rest { known, objects, clocks } = rest;
+    for ((known, still), arena) in known.into_iter().zip(stills).zip(arenas) {
+        let (pid, kin) = (known.pid, known.gathered.kin.clone());
+        let completed = still.ask(arena).and_then(|(still, asked)| {
+            let (image, own) = complete(&still, asked, arena, spec, known, &objects, clocks)?;
+            Ok((still, Member { image, kin }, own))
+        });
+        let blamed = |error| if pid == spec.pid { error } else { blame_error(pid, error) };
+        let (still, member, own) = completed.map_err(blamed)?;
+        members.push(member);
+        done.push(still);
+        taken_over.push(own);
+    }
+    Ok((members, done, taken_over))
+}
+
+/// The image of one process but for what is read of all together, and what of the still's memory is to be taken over. `arena` is ours, and so is
+/// what an earlier start left. `clocks` are what the clocks showed at the end of the pause.
+fn complete(
     still: &Still,
     asked: still::StillAnswers,
     arena: Range,
     spec: &CaptureSpec,
     known: Known,
+    objects: &Objects,
+    clocks: ClockOffsets,
 ) -> Result<(ProgramImage, Vec<Range>), Error> {
     let pid = still.pid();
-    let Known { threads, pending, answers, found, lines, dont_fork, clocks } = known;
+    let Known { pid: _, threads, pending, answers, gathered, memory, posix } = known;
+    let Memory { lines, locked, dont_fork, .. } = memory;
     let mut ours = vec![arena];
     ours.extend(spec.earlier_arena.map(mappings::of_arena));
     let status = Fields::read(format!("/proc/{pid}/status"))?;
@@ -51,7 +94,7 @@ pub(super) fn complete(
     }
     let shown = mappings_as_in_pause(pid, &lines, &dont_fork, &ours, &mut refusals)?;
     let elsewhere = [&*spec.mount_points, &*spec.without_zygotes()].concat();
-    let classified = mappings::classify(pid, &shown, &found.objects.found, &elsewhere)?;
+    let classified = mappings::classify(pid, &shown, &objects.found, &elsewhere)?;
     refusals.extend(classified.refusals);
     let privileges = rights::privileges(&status)?;
     refusals.extend(threads.iter().find_map(|thread| secure_bits(thread, &privileges)));
@@ -60,35 +103,35 @@ pub(super) fn complete(
         threads,
         mappings: classified.mappings,
         dont_fork,
-        objects: found.contents,
-        layout: layout(pid, asked.brk, found.places.exe)?,
+        objects: Vec::new(),
+        layout: layout(pid, asked.brk, gathered.places.exe)?,
         dumpable: asked.dumpable,
         no_huge_pages: asked.no_huge_pages,
         personality: asked.personality,
         membarrier: asked.membarrier,
         actions: asked.actions,
-        files: found.files.files,
-        pipes: found.files.pipes,
-        pairs: found.files.pairs,
-        locks: found.files.locks,
-        added: found.files.added,
+        files: Vec::new(),
+        pipes: Vec::new(),
+        pairs: Vec::new(),
+        locks: Vec::new(),
+        added: Added::default(),
         interval_timers: answers.interval_timers,
         posix_timers: answers.posix_timers,
         pending,
-        cwd: found.places.cwd,
-        attributes: attributes(pid, answers.attributes)?,
+        cwd: gathered.places.cwd,
+        attributes: ProcessAttributes { locked, ..attributes(pid, answers.attributes)? },
         umask: status.number("Umask", 8)? as u32,
         limits: procfs::limits(pid)?,
         credentials: credentials(pid, &status)?,
         privileges,
         clocks,
         guards: classified.guards,
-        wall_timers: found.wall_timers,
+        wall_timers: WallTimers { descriptors: Vec::new(), posix },
         own_affinity: remote::affinity(0).of("read affinity", pid)?,
-        session_leader: found.session_leader,
-        process_group_leader: found.process_group_leader,
+        session_leader: gathered.session_leader,
+        process_group_leader: gathered.process_group_leader,
         vdso: classified.vdso,
-        memory_files: found.memory_files,
+        memory_files: MemoryFiles::new(),
         extended: extended_registers(answers.permitted, pid)?,
         arguments: Vec::new(),
     };

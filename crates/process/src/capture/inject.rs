@@ -18,9 +18,9 @@ use crate::{
     },
     observe::wall::Armed,
     refusal::Refusal,
-    script::{Arena, Check, Script, sigframe},
+    script::{Arena, Arg, Check, Script, sigframe},
     stop::{
-        still::Newborn,
+        still::{self, Newborn},
         stopped::{self, Stopped},
         threads::Reported,
     },
@@ -77,11 +77,29 @@ struct Plan {
     bytes: usize,
 }
 
-/// What came of the scripts, and of what ran beside them.
-pub(super) struct Outcome<T> {
+/// Whose child the still becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cloning {
+    /// That of the source's own parent, which is no process of the program.
+    Sibling,
+    /// That of the sandbox's init, because the source's parent would be told of it and could wait for it. A helper that shares the source's memory
+    /// clones the still and ends.
+    ByHelper,
+}
+
+/// Scripts that run.
+pub(super) struct Begun {
+    cloning: Cloning,
+    /// How many threads have begun.
+    count: usize,
+    result: Result<(), Error>,
+    plan: Plan,
+}
+
+/// What came of the scripts.
+pub(super) struct Outcome {
     pub(super) newborn: Newborn,
     pub(super) answers: Answers,
-    pub(super) found: T,
 }
 
 /// Results of the scripts.
@@ -136,44 +154,44 @@ impl<'a> Injection<'a> {
         Ok(injection)
     }
 
-    /// Runs the scripts of all threads side by side; the main thread's clones the still. `meanwhile` runs beside them, and may look at
-    /// everything but memory and ptrace's view of the threads.
-    pub(super) fn run<T>(
-        &mut self,
-        pid: i32,
-        lines: &[MapLine],
-        dont_fork: &[Range],
-        meanwhile: impl FnOnce(&Stopped) -> Result<T, Error>,
-    ) -> Result<Outcome<T>, Error> {
-        let plan = self.plan(pid, lines, dont_fork)?;
-        let mut result = Ok(());
-        let mut begun = 0;
+    /// Lets all threads begin their scripts, side by side; the main thread's clones the still. From now on, until they are finished, memory and
+    /// ptrace's view of the threads must be left alone.
+    pub(super) fn begin(&mut self, lines: &[MapLine], dont_fork: &[Range], cloning: Cloning) -> Result<Begun, Error> {
+        let plan = self.plan(lines, dont_fork, cloning)?;
+        let mut begun = Begun { cloning, count: 0, result: Ok(()), plan };
         // The main thread first: its clone takes longest.
-        while begun < plan.scripts.len() && result.is_ok() {
-            let (script, mark) = plan.scripts[begun];
-            result = self.stopped.begin(begun, self.arena.start, script, mark);
-            begun += usize::from(result.is_ok());
+        while begun.count < begun.plan.scripts.len() && begun.result.is_ok() {
+            let (script, mark) = begun.plan.scripts[begun.count];
+            begun.result = self.stopped.begin(begun.count, self.arena.start, script, mark);
+            begun.count += usize::from(begun.result.is_ok());
         }
-        let found = result.and_then(|()| meanwhile(self.stopped));
+        Ok(begun)
+    }
+
+    /// Waits until all threads have run their scripts.
+    pub(super) fn finish(&mut self, begun: Begun) -> Result<Outcome, Error> {
+        let Begun { cloning, count, mut result, plan } = begun;
         let mut newborn = None;
-        let mut result = Ok(());
         // Threads that began are waited for in any case: none may be in the arena when it goes.
-        for thread in (0..begun).rev() {
+        for thread in (0..count).rev() {
             let finished = self.stopped.finish(thread, &mut |child| {
-                newborn = Some(Newborn::new(child));
+                newborn = match cloning {
+                    Cloning::Sibling => Some(Newborn::new(child)),
+                    Cloning::ByHelper => still::of_helper(child)?,
+                };
                 Ok(())
             });
             result = result.and(finished);
         }
-        let found = found?;
         result?;
+        let pid = self.stopped.tasks()[0].tid;
         let newborn = newborn.ok_or_else(|| Error::Unexpected { pid, what: stopped::NOT_CLONED.into() })?;
-        let answers = self.answers(plan)?;
-        Ok(Outcome { newborn, answers, found })
+        Ok(Outcome { newborn, answers: self.answers(plan)? })
     }
 
     /// Lays the scripts out and writes them into the arena.
-    fn plan(&mut self, pid: i32, lines: &[MapLine], dont_fork: &[Range]) -> Result<Plan, Error> {
+    fn plan(&mut self, lines: &[MapLine], dont_fork: &[Range], cloning: Cloning) -> Result<Plan, Error> {
+        let pid = self.stopped.tasks()[0].tid;
         let mut arena = Arena::new(self.arena.start);
         let count = self.stopped.tasks().len();
         let (mut places, mut scripts) = (Vec::with_capacity(count), Vec::with_capacity(count));
@@ -197,7 +215,7 @@ impl<'a> Injection<'a> {
             let slack = script.call(libc::SYS_prctl, [libc::PR_GET_TIMERSLACK.into()], Check::Ignore);
             let of_thread = OfThread::add(&mut arena, &mut script);
             let of_process = (n == 0).then(|| OfProcess::add(&mut arena, &mut script, lines));
-            let of_main = (n == 0).then(|| plan_main(&mut arena, &mut script, &self.posix_timers, dont_fork));
+            let of_main = (n == 0).then(|| plan_main(&mut arena, &mut script, &self.posix_timers, dont_fork, cloning));
             let mark = stopped::end_with_mark(&mut script, self.stopped.mark(), process, thread, frame);
             let script = arena.place(&script);
             let [tid, timer_slack] = [thread, slack].map(|step| arena.keep_result(script, step));
@@ -307,7 +325,13 @@ fn serves(stopped: &Stopped, lines: &[MapLine], arena: Range, bytes: u64) -> Res
 }
 
 /// The main thread's part: timers, then the clone, with memory that the program keeps from forks made forkable for that moment.
-fn plan_main(arena: &mut Arena, script: &mut Script, timers: &[PosixTimer], dont_fork: &[Range]) -> MainPlan {
+fn plan_main(
+    arena: &mut Arena,
+    script: &mut Script,
+    timers: &[PosixTimer],
+    dont_fork: &[Range],
+    cloning: Cloning,
+) -> MainPlan {
     let interval_timers = arena.data(&[0; 3 * 32], 8);
     for which in 0..3u64 {
         script.call(libc::SYS_getitimer, [which.into(), (interval_timers + which * 32).into()], Check::Ignore);
@@ -340,12 +364,30 @@ fn plan_main(arena: &mut Arena, script: &mut Script, timers: &[PosixTimer], dont
     ending.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
     let ending = arena.place(&ending);
     advise(script, libc::MADV_DOFORK);
-    // CLONE_PARENT: a child of the source's parent, so that the program can neither wait for it nor be told of it. A failure is found by
-    // its absence: the handler of a failed step is the rest of the script, which must run in any case.
-    let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as u64;
-    script.try_spawn(libc::SYS_clone, [flags.into(), 0u64.into(), 0u64.into(), 0u64.into(), 0u64.into()], ending);
+    // A failure is found by the still's absence: the handler of a failed step is the rest of the script, which must run in any case.
+    match cloning {
+        Cloning::Sibling => {
+            script.try_spawn(libc::SYS_clone, flags(libc::CLONE_PARENT | libc::SIGCHLD), ending);
+        }
+        Cloning::ByHelper => {
+            let mut helper = Script::default();
+            helper.try_spawn(libc::SYS_clone, flags(libc::SIGCHLD), ending);
+            helper.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
+            let helper = arena.place(&helper);
+            // At its end no signal comes: it would tell the program.
+            let made = script.try_spawn(libc::SYS_clone, flags(libc::CLONE_VM), helper);
+            let options = (libc::WEXITED | libc::__WALL) as u64;
+            let args = [u64::from(libc::P_PID).into(), Arg::Result(made), 0u64.into(), options.into(), 0u64.into()];
+            script.call(libc::SYS_waitid, args, Check::Ignore);
+        }
+    }
     advise(script, libc::MADV_DONTFORK);
     MainPlan { interval_timers, posix_timers, permitted }
+}
+
+/// Arguments of a clone with these flags.
+fn flags(flags: i32) -> [Arg; 5] {
+    [(flags as u64).into(), 0u64.into(), 0u64.into(), 0u64.into(), 0u64.into()]
 }
 
 /// A timer that may wait for a time of day, from the answers about it.

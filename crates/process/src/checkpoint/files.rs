@@ -17,18 +17,18 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
 use crate::{
     error::{Context, Error},
-    image::{Backing, FileContent, FileIdentity, ProgramImage},
+    image::{Backing, FileContent, FileIdentity, Tree},
     refusal::Unfit,
 };
 
 /// Of every file that the program has mapped or runs.
-pub(super) fn identify(image: &ProgramImage, rootfs: BorrowedFd<'_>) -> Result<Vec<FileIdentity>, Error> {
-    let mut paths: BTreeSet<&[u8]> = BTreeSet::from([&*image.layout.exe]);
-    for mapping in &image.mappings {
+pub(super) fn identify(tree: &Tree, rootfs: BorrowedFd<'_>) -> Result<Vec<FileIdentity>, Error> {
+    let mut paths: BTreeSet<&[u8]> = tree.images().map(|image| &*image.layout.exe).collect();
+    for mapping in tree.images().flat_map(|image| &image.mappings) {
         match &mapping.backing {
             Backing::File { path, .. } => drop(paths.insert(path)),
             Backing::SharedFile { path, writable: false, .. } if is_roots(path, rootfs) => drop(paths.insert(path)),
-            Backing::SharedFile { .. } | Backing::Anonymous | Backing::Object { .. } => {}
+            Backing::SharedFile { .. } | Backing::Anonymous | Backing::Object { .. } | Backing::Handed { .. } => {}
         }
     }
     let identity = |path: &[u8]| identity(path, rootfs).on("look at", String::from_utf8_lossy(path));

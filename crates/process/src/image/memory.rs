@@ -15,6 +15,8 @@ pub(crate) enum Backing {
     SharedFile { path: Vec<u8>, offset: u64, writable: bool },
     /// A shared view of an object of [`objects`](super::ProgramImage::objects).
     Object { object: usize, offset: u64 },
+    /// A shared view of an object that another process makes and hands down by this number.
+    Handed { number: i32, offset: u64 },
 }
 
 /// One mapping.
@@ -38,7 +40,7 @@ impl Mapping {
     pub(crate) fn is_private(&self) -> bool {
         match self.backing {
             Backing::Anonymous | Backing::File { .. } => true,
-            Backing::SharedFile { .. } | Backing::Object { .. } => false,
+            Backing::SharedFile { .. } | Backing::Object { .. } | Backing::Handed { .. } => false,
         }
     }
 }

@@ -11,7 +11,7 @@ use base::frame::{self, FrameError};
 use serde::{Deserialize, Serialize};
 use sys::remote::Range;
 
-use super::{ClockOffsets, ProgramImage};
+use super::{ClockOffsets, ProgramImage, Tree};
 
 /// Of the frame.
 const KIND: u16 = 0x5001;
@@ -51,7 +51,9 @@ pub enum StateError {
 /// All of a program but its memory.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ProgramState {
-    pub(crate) image: ProgramImage,
+    /// Written down as its first process; [`sections`] has the others.
+    #[serde(with = "first")]
+    pub(crate) tree: Tree,
     pub(crate) host: Host,
     /// What the program's clocks showed; the image had offsets instead before version 3.
     pub(crate) clocks: ClockOffsets,
@@ -104,7 +106,7 @@ pub(crate) struct Host {
 impl ProgramState {
     /// As bytes.
     pub fn encode(&self) -> Result<Vec<u8>, StateError> {
-        let plain = postcard::to_stdvec(&(self, sections::of(&self.image)?)).map_err(StateError::Encoding)?;
+        let plain = postcard::to_stdvec(&(self, sections::of(&self.tree)?)).map_err(StateError::Encoding)?;
         if plain.len() > STATE_BYTES_MAX {
             return Err(StateError::TooLarge { max: STATE_BYTES_MAX });
         }
@@ -120,11 +122,12 @@ impl ProgramState {
         match version {
             VERSION_1 => {}
             VERSION_WITH_LOCKS => {
-                (state.image.locks, rest) = postcard::take_from_bytes(rest).map_err(StateError::Encoding)?;
+                (state.tree.members[0].image.locks, rest) =
+                    postcard::take_from_bytes(rest).map_err(StateError::Encoding)?;
             }
             VERSION => {
                 let (sections, after) = postcard::take_from_bytes(rest).map_err(StateError::Encoding)?;
-                sections::apply(sections, &mut state.image)?;
+                sections::apply(sections, &mut state.tree)?;
                 rest = after;
             }
             _ => return Err(StateError::Version(version)),
@@ -132,21 +135,35 @@ impl ProgramState {
         if !rest.is_empty() {
             return Err(StateError::Impossible("bytes follow it"));
         }
-        state.image.clocks = state.clocks;
+        state.tree.members.iter_mut().for_each(|member| member.image.clocks = state.clocks);
         sound::check(&state).map_err(StateError::Impossible)?;
         Ok(state)
     }
 
     /// The address ranges whose pages are kept beside the state.
     pub fn memory_ranges(&self) -> Vec<(u64, u64)> {
-        self.image.anonymous().map(|range| (range.start, range.end)).collect()
+        self.tree.anonymous().iter().map(|range| (range.start, range.end)).collect()
     }
 
     /// Of the pages that a checkpoint has, the mappings whose pages arrive by fault, in order.
     pub fn by_fault(&self, pages: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let runs: Vec<Range> = pages.iter().map(|&(start, end)| Range { start, end }).collect();
-        let ranges = self.image.by_fault(&runs).map(|range| (range.start, range.end));
-        ranges.collect()
+        self.tree.by_fault(&runs).iter().map(|range| (range.start, range.end)).collect()
+    }
+}
+
+/// A program by its first process.
+mod first {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{ProgramImage, Tree};
+
+    pub(super) fn serialize<S: Serializer>(tree: &Tree, serializer: S) -> Result<S::Ok, S::Error> {
+        tree.first().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Tree, D::Error> {
+        ProgramImage::deserialize(deserializer).map(Tree::of)
     }
 }
 

@@ -74,7 +74,6 @@ pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
     refusals.extend(threads(pid, &tasks, &status)?);
     let root = root::open_root(pid)?;
     let others = OtherProcesses::of(pid, &ids, root.as_fd(), started)?;
-    refusals.extend(others.look(&tasks)?);
     let queues = open_queues(root.as_fd());
     let surroundings = Surroundings { pid, root, queues, others };
     refusals.extend(surroundings.message_queues()?);

@@ -1,11 +1,14 @@
-//! Descriptors of the source, read from `/proc/PID/fdinfo` and through duplicates (`pidfd_getfd`). A duplicate shares the open file with the
-//! program, so nothing is done to it but looking.
+//! Descriptors of the source's processes, read from `/proc/PID/fdinfo` and through duplicates (`pidfd_getfd`). A duplicate shares the open file
+//! with the program, so nothing is done to it but looking.
+//!
+//! All processes are read together, because they may share open files, and have the two ends of one pipe. [`table`] has the numbers by which
+//! descriptors are called here.
 
 use std::{
     collections::{HashMap, HashSet},
     fs,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, OwnedFd},
         unix::fs::{FileTypeExt, MetadataExt},
     },
 };
@@ -17,21 +20,53 @@ use sys::{remote, sockets};
 use crate::{
     error::{Context, Error},
     image::{
-        End, EpollEntry, FileKind, OpenFile, Pipe, SignalOwner, Socket, Stream, StreamFile, TimerValue, Watch,
-        access_mode,
+        End, EpollEntry, FileKind, FileLock, LockKind, OpenFile, Pipe, SignalOwner, Stream, StreamFile, TimerValue,
+        Watch, access_mode, table,
     },
     observe::{
         access::Access,
+        blame::blame,
+        ends,
         files::Files,
         gone,
         listed::{Listed, bracketed, list},
         objects::{self, Objects},
-        owners, registered,
-        sockets::{self as unix, shown},
+        owners, registered, sockets as unix,
         watches::{self, Watched},
     },
     refusal::Refusal,
 };
+
+/// A process whose descriptors are read.
+#[derive(Debug)]
+pub(crate) struct Holder<'a> {
+    pub(crate) pid: i32,
+    process: OwnedFd,
+    /// What [`watches::find`] gave a moment ago.
+    watched: &'a Watched,
+}
+
+impl<'a> Holder<'a> {
+    pub(crate) fn new(pid: i32, watched: &'a Watched) -> Result<Self, Error> {
+        use rustix::process::{Pid, PidfdFlags, pidfd_open};
+        let process = Pid::from_raw(pid).ok_or(Error::Unexpected { pid, what: "is no process id".into() })?;
+        Ok(Self { pid, process: pidfd_open(process, PidfdFlags::empty()).of("open", pid)?, watched })
+    }
+
+    pub(crate) fn duplicate(&self, fd: i32) -> Result<OwnedFd, Error> {
+        remote::take_descriptor(self.process.as_fd(), fd).of("duplicate a descriptor", self.pid)
+    }
+
+    /// Says of refusals that they are about this process, unless it is the first one.
+    pub(crate) fn blame(&self, at: usize, refusals: Vec<Refusal>) -> Vec<Refusal> {
+        if at == 0 { refusals } else { blame(self.pid, refusals) }
+    }
+}
+
+/// Of several: the one that a number of [`table`] is of, as the kernel calls process and descriptor.
+pub(crate) fn place_of(holders: &[Holder<'_>], number: i32) -> (i32, i32) {
+    (holders[table::process_of(number)].pid, table::fd_of(number))
+}
 
 /// Devices that are the same in every sandbox.
 const DEVICES: &[&[u8]] = &[b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"];
@@ -40,186 +75,50 @@ const DEVICES: &[&[u8]] = &[b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/ran
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 pub(crate) const MQUEUE_MAGIC: u64 = 0x1980_0202;
 
-/// Reads all descriptors of process `pid`. `watched` is what [`watches::find`] gave a moment ago.
+/// Reads all descriptors of these processes, which are those of one program.
 pub(crate) fn read(
-    pid: i32,
+    holders: &[Holder<'_>],
     streams: &[(StreamFile, Stream)],
     objects: &mut Objects,
-    watched: &Watched,
 ) -> Result<Files, Error> {
-    let process =
-        rustix::process::Pid::from_raw(pid).ok_or(Error::Unexpected { pid, what: "is no process id".into() })?;
-    let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).of("open", pid)?;
     let mut files = Files::default();
-    let listed = list(pid)?;
-    if listed.len() > limits::DESCRIPTORS_MAX {
-        files.refusals.push(Refusal::TooMany {
-            what: "descriptors".into(),
-            found: listed.len(),
-            max: limits::DESCRIPTORS_MAX,
-        });
+    let lists: Vec<Vec<Listed>> = holders.iter().map(|holder| list(holder.pid)).collect::<Result<_, _>>()?;
+    let found = lists.iter().map(Vec::len).sum();
+    if found > limits::DESCRIPTORS_MAX {
+        let max = limits::DESCRIPTORS_MAX;
+        files.refusals.push(Refusal::TooMany { what: "descriptors".into(), found, max });
         return Ok(files);
     }
-    files.socket_inodes = listed.iter().filter_map(|listed| bracketed(&listed.link, b"socket:[")).collect();
-    let watched = watches::confirm(pid, &listed, watched)?;
-    let mut reader = Reader {
-        pid,
-        process: process.as_fd(),
-        streams,
-        objects,
-        pipes: HashMap::new(),
-        fifos: HashSet::new(),
-        sockets: None,
-        access: Access::of(pid)?,
-        watched,
-    };
-    // Of each link the open files so far, in the kernel's order: many (of eventfds, say) may have one link.
-    let mut seen: HashMap<Vec<u8>, Vec<(i32, usize)>> = HashMap::new();
-    for listed in listed {
-        let close_on_exec = listed.flags & libc::O_CLOEXEC != 0;
-        let number = (listed.fd, close_on_exec);
-        // Two descriptors of one open file stay one.
-        let same_link = seen.entry(listed.link.clone()).or_default();
-        let compare = |known: &(i32, usize)| remote::open_file_order(pid, known.0, listed.fd);
-        let place = match registered::place(same_link, compare).of("compare descriptors", pid)? {
-            Ok(at) => {
-                files.files[same_link[at].1].numbers.push(number);
-                continue;
-            }
-            Err(place) => place,
-        };
-        let locks = match listed.locks() {
-            Ok(locks) => locks,
-            Err(refusal) => {
-                files.refusals.push(refusal);
-                continue;
-            }
-        };
-        match reader.kind(&listed, &mut files)? {
-            Err(refusal) => files.refusals.push(refusal),
-            Ok(kind) => {
-                match reader.owner(&listed, &kind)? {
-                    Err(refusal) => files.refusals.push(refusal),
-                    Ok(owner) => files.added.owners.extend(owner.map(|owner| (files.files.len(), owner))),
-                }
-                files.locks.extend(locks);
-                same_link.insert(place, (listed.fd, files.files.len()));
-                files.files.push(OpenFile { numbers: vec![number], flags: listed.flags & !libc::O_CLOEXEC, kind });
-            }
+    let sockets = lists.iter().flatten().filter_map(|listed| bracketed(&listed.link, b"socket:["));
+    files.socket_inodes = sockets.collect();
+    let mut reader = Reader::new(holders, streams, objects)?;
+    for (at, listed) in lists.iter().enumerate() {
+        reader.enter(at, listed)?;
+        let before = files.refusals.len();
+        for listed in listed {
+            reader.read(listed, &mut files)?;
         }
+        let found = files.refusals.split_off(before);
+        files.refusals.extend(holders[at].blame(at, found));
     }
     if files.locks.len() > limits::LOCKS_MAX {
         let (found, max) = (files.locks.len(), limits::LOCKS_MAX);
         files.refusals.push(Refusal::TooMany { what: "locks".into(), found, max });
     }
-    check_pipes(pid, process.as_fd(), &mut files, &reader.pipes)?;
-    check_senders(&mut files);
-    check_peers(&mut files);
-    files.added.reused = registered::find(pid, &files.files, &mut files.refusals)?;
+    ends::check(holders, &mut files, &reader.pipes)?;
+    files.added.reused = registered::find(holders, &files.files, &mut files.refusals)?;
     Ok(files)
 }
 
-/// What waits at a datagram socket is sent again by the socket that sent it.
-fn check_senders(files: &mut Files) {
-    let names = files.files.iter().filter_map(|file| match &file.kind {
-        FileKind::Socket(socket) => socket.address.as_deref(),
-        _ => None,
-    });
-    let of_pairs = files.added.sockets.iter().filter_map(|(_, state)| Some(&*state.name.as_ref()?.address));
-    let names: HashSet<&[u8]> = names.chain(of_pairs).collect();
-    for (file, state) in &files.added.sockets {
-        let fd = files.files[*file].numbers[0].0;
-        let from =
-            state.queue.iter().map(|message| &*message.from).find(|from| from.len() > 2 && !names.contains(from));
-        if let Some(from) = from {
-            let what = format!("a socket at which a message of another one ({}) waits", shown(from));
-            files.refusals.push(Refusal::UnknownDescriptor { fd, what });
-        }
-    }
-}
-
-/// Sockets are connected by address, and a socket to its peer before that one is connected to another.
-fn check_peers(files: &mut Files) {
-    let all = || files.files.iter().enumerate();
-    let pairs = all().filter_map(|(index, file)| match file.kind {
-        FileKind::UnixPair { pair, .. } if files.pairs[pair].kind == libc::SOCK_DGRAM => Some((index, pair)),
-        _ => None,
-    });
-    // Pair of the socket that has an address, and whether there is another socket of that address.
-    let mut by_address: HashMap<&[u8], (Option<usize>, bool)> = HashMap::new();
-    let mut ends: HashMap<usize, usize> = HashMap::new();
-    let mut note = |address, pair| {
-        by_address.entry(address).and_modify(|(_, again)| *again = true).or_insert((pair, false));
-    };
-    for (index, pair) in pairs {
-        *ends.entry(pair).or_default() += 1;
-        let name = files.added.socket(index).and_then(|state| state.name.as_ref());
-        name.into_iter().for_each(|name| note(&*name.address, Some(pair)));
-    }
-    let sockets = all().filter_map(|(_, file)| match &file.kind {
-        FileKind::Socket(socket) if (socket.family, socket.kind) == (libc::AF_UNIX, libc::SOCK_DGRAM) => {
-            Some((file.numbers[0].0, socket))
-        }
-        _ => None,
-    });
-    let sockets: Vec<_> = sockets.collect();
-    sockets.iter().filter_map(|(_, socket)| socket.address.as_deref()).for_each(|address| note(address, None));
-    let refusal = |(fd, socket): &(i32, &Socket)| {
-        let peer = socket.peer.as_deref()?;
-        let why = match by_address.get(peer)? {
-            (_, true) => "a name that several of its sockets have",
-            (Some(pair), _) if ends.get(pair) == Some(&1) => "whose own peer is closed",
-            _ => return None,
-        };
-        let what = format!("a socket that sends to another one ({}), {why}", shown(peer));
-        Some(Refusal::UnknownDescriptor { fd: *fd, what })
-    };
-    let refusals: Vec<Refusal> = sockets.iter().filter_map(refusal).collect();
-    files.refusals.extend(refusals);
-}
-
-/// Every pipe must have its ends here or closed: another process would lose its peer.
-fn check_pipes(pid: i32, process: BorrowedFd<'_>, files: &mut Files, pipes: &HashMap<u64, usize>) -> Result<(), Error> {
-    let mut refusals = Vec::new();
-    for index in pipes.values() {
-        let ends: Vec<(i32, End)> = files.files.iter().filter_map(|file| pipe_end(file, *index)).collect();
-        match ends[..] {
-            [(_, first), (_, second)] if first != second => {}
-            [(fd, _)] => {
-                let end = remote::take_descriptor(process, fd).of("duplicate a descriptor", pid)?;
-                if !is_other_end_closed(&end).of("poll a pipe", pid)? {
-                    refusals.push(Refusal::ForeignPipe { fd });
-                }
-            }
-            [(fd, _), ..] => refusals
-                .push(Refusal::UnknownDescriptor { fd, what: "a pipe with an end that was opened twice".into() }),
-            [] => {}
-        }
-    }
-    files.refusals.extend(refusals);
-    Ok(())
-}
-
-/// The reading end hangs up without writers; the writing end has an error without readers.
-fn is_other_end_closed(end: &OwnedFd) -> std::io::Result<bool> {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut poll_end = [PollFd::new(end, PollFlags::empty())];
-    poll(&mut poll_end, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-    Ok(poll_end[0].revents().intersects(PollFlags::HUP | PollFlags::ERR))
-}
-
-fn pipe_end(file: &OpenFile, index: usize) -> Option<(i32, End)> {
-    match file.kind {
-        FileKind::Pipe { pipe, end } if pipe == index => Some((file.numbers.first()?.0, end)),
-        _ => None,
-    }
-}
-
 struct Reader<'a> {
+    holders: &'a [Holder<'a>],
+    /// The place of the process that is being read, and its id.
+    at: usize,
     pid: i32,
-    process: BorrowedFd<'a>,
     streams: &'a [(StreamFile, Stream)],
     objects: &'a mut Objects,
+    /// Of each link the open files so far, in the kernel's order: many (of eventfds, say) may have one link.
+    seen: HashMap<Vec<u8>, Vec<(i32, usize)>>,
     /// Inode of a pipe -> its index.
     pipes: HashMap<u64, usize>,
     /// Device and inode of the FIFOs whose content is carried by an earlier open file.
@@ -232,7 +131,89 @@ struct Reader<'a> {
 
 type Kind = Result<FileKind, Refusal>;
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(
+        holders: &'a [Holder<'a>],
+        streams: &'a [(StreamFile, Stream)],
+        objects: &'a mut Objects,
+    ) -> Result<Self, Error> {
+        let pid = holders[0].pid;
+        Ok(Self {
+            holders,
+            at: 0,
+            pid,
+            streams,
+            objects,
+            seen: HashMap::new(),
+            pipes: HashMap::new(),
+            fifos: HashSet::new(),
+            sockets: None,
+            access: Access::of(pid)?,
+            watched: Watched::new(),
+        })
+    }
+
+    /// Goes on with the process at place `at`.
+    fn enter(&mut self, at: usize, listed: &[Listed]) -> Result<(), Error> {
+        let holder = &self.holders[at];
+        (self.at, self.pid) = (at, holder.pid);
+        self.access = Access::of(self.pid)?;
+        self.watched = watches::confirm(self.pid, listed, holder.watched)?;
+        if let Some(sockets) = &mut self.sockets {
+            sockets.enter(self.pid, holder.process.as_fd());
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, listed: &Listed, files: &mut Files) -> Result<(), Error> {
+        if !table::has_number(listed.fd) {
+            let what = "one with a number that no copy can have".into();
+            files.refusals.push(Refusal::UnknownDescriptor { fd: listed.fd, what });
+            return Ok(());
+        }
+        let number = (table::number(self.at, listed.fd), listed.flags & libc::O_CLOEXEC != 0);
+        let locks = match listed.locks() {
+            Ok(locks) => locks,
+            Err(refusal) => {
+                files.refusals.push(refusal);
+                return Ok(());
+            }
+        };
+        let at = self.at;
+        let mut locks = locks.into_iter().map(|lock| FileLock { fd: table::number(at, lock.fd), ..lock });
+        // Descriptors of one open file stay one.
+        let same_link = self.seen.entry(listed.link.clone()).or_default();
+        let (holders, this) = (self.holders, (self.pid, listed.fd));
+        let compare = |known: &(i32, usize)| remote::open_file_order(place_of(holders, known.0), this);
+        let place = match registered::place(same_link, compare).of("compare descriptors", self.pid)? {
+            Ok(at) => {
+                let file = &mut files.files[same_link[at].1];
+                // What another process has locked for itself shows at its own descriptors only.
+                if file.numbers.iter().all(|(other, _)| table::process_of(*other) != self.at) {
+                    files.locks.extend(locks.filter(|lock| lock.kind == LockKind::Process));
+                }
+                file.numbers.push(number);
+                return Ok(());
+            }
+            Err(place) => place,
+        };
+        let kind = match self.kind(listed, files)? {
+            Ok(kind) => kind,
+            Err(refusal) => {
+                files.refusals.push(refusal);
+                return Ok(());
+            }
+        };
+        match self.owner(listed, &kind)? {
+            Err(refusal) => files.refusals.push(refusal),
+            Ok(owner) => files.added.owners.extend(owner.map(|owner| (files.files.len(), owner))),
+        }
+        files.locks.extend(locks.by_ref());
+        self.seen.entry(listed.link.clone()).or_default().insert(place, (number.0, files.files.len()));
+        files.files.push(OpenFile { numbers: vec![number], flags: listed.flags & !libc::O_CLOEXEC, kind });
+        Ok(())
+    }
+
     fn kind(&mut self, listed: &Listed, files: &mut Files) -> Result<Kind, Error> {
         let fd = listed.fd;
         let link = listed.link.as_slice();
@@ -248,7 +229,7 @@ impl Reader<'_> {
             let socket = self.duplicate(fd)?;
             let mut reader = match self.sockets.take() {
                 Some(reader) => reader,
-                None => unix::Reader::new(self.pid, self.process)?,
+                None => unix::Reader::new(self.pid, self.holder().process.as_fd())?,
             };
             let kind = reader.read(fd, inode, &socket, files);
             self.sockets = Some(reader);
@@ -277,8 +258,12 @@ impl Reader<'_> {
         self.path(listed, &status)
     }
 
+    fn holder(&self) -> &'a Holder<'a> {
+        &self.holders[self.at]
+    }
+
     fn duplicate(&self, fd: i32) -> Result<OwnedFd, Error> {
-        remote::take_descriptor(self.process, fd).of("duplicate a descriptor", self.pid)
+        self.holder().duplicate(fd)
     }
 
     fn pipe(&mut self, listed: &Listed, inode: u64, files: &mut Files) -> Result<Kind, Error> {
@@ -347,7 +332,7 @@ impl Reader<'_> {
         if listed.flags & libc::O_PATH != 0 || matches!(kind, FileKind::Stream(_)) {
             return Ok(Ok(None));
         }
-        owners::read(self.pid, listed.fd, self.duplicate(listed.fd)?)
+        owners::read(self.holders, self.pid, listed.fd, self.duplicate(listed.fd)?)
     }
 
     fn inotify(&self, fd: i32, info: &Fields) -> Result<Kind, Error> {
@@ -425,7 +410,9 @@ mod tests {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     fn own(objects: &mut Objects) -> Files {
-        read(std::process::id() as i32, &[], objects, &Watched::new()).unwrap()
+        let watched = Watched::new();
+        let holders = [Holder::new(std::process::id() as i32, &watched).unwrap()];
+        read(&holders, &[], objects).unwrap()
     }
 
     #[test]

@@ -1,15 +1,14 @@
-//! Other processes of the program's sandbox: only a single process can be forked.
+//! Processes of the program's sandbox that do not descend from the program: copies would not have them.
 
 use procfs::Fields;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::{error::Error, observe::root, refusal::Refusal, stop::stopped::Task};
+use crate::{error::Error, observe::root, refusal::Refusal};
 
 /// Where the program's other processes are looked for.
 #[derive(Debug)]
 pub(crate) struct OtherProcesses {
-    pid: i32,
-    /// Its id inside its pid namespace.
+    /// The program's id inside its pid namespace.
     inner_pid: i32,
     /// Its sandbox's /proc, which lists the sandbox's processes only, however many the machine has. None outside of a sandbox.
     proc: Option<OwnedFd>,
@@ -17,20 +16,19 @@ pub(crate) struct OtherProcesses {
     started: Option<Vec<i32>>,
 }
 
-/// What the sandbox's /proc lists beside the program, its init and what was started from outside.
+/// What the sandbox's /proc lists beside the program's processes, its init and what was started from outside.
 #[derive(Debug, Default)]
-struct SandboxProcesses {
-    /// Processes whose parent has ended, as `pid name`.
-    daemons: Vec<String>,
-    has_children: bool,
+pub(crate) struct Strangers {
+    /// Processes whose parent has ended: a copy would not have them.
+    daemons: Vec<Process>,
     /// Processes without a parent in the sandbox.
     parentless: Vec<Process>,
 }
 
-/// A process that has the program's own parent, as the sandbox numbers it.
+/// A process as the sandbox numbers it.
 #[derive(Debug)]
-pub(crate) struct Process {
-    pub(crate) pid: i32,
+struct Process {
+    pid: i32,
     name: String,
 }
 
@@ -41,34 +39,18 @@ impl OtherProcesses {
         let proc = if ids.len() > 1 { Some(open_proc(pid, root)?) } else { None };
         let inner_pid = ids.last().map_or(pid, |id| *id as i32);
         let started = started.map(|started| started.iter().filter_map(|pid| inner(*pid)).collect());
-        Ok(Self { pid, inner_pid, proc, started })
+        Ok(Self { inner_pid, proc, started })
     }
 
-    /// Looks for them while the program, whose threads are `tasks`, runs.
-    pub(crate) fn look(&self, tasks: &[i32]) -> Result<Vec<Refusal>, Error> {
-        let listed = self.list()?;
-        let mut found: Vec<Refusal> = children(self.pid, tasks)?.into_iter().collect();
-        found.extend(daemons(&listed));
-        found.extend(siblings(&listed.parentless));
-        Ok(found)
+    /// Looks for them while the program runs.
+    pub(crate) fn look(&self) -> Result<Vec<Refusal>, Error> {
+        Ok(refusals_but(self.list()?, &[]))
     }
 
-    /// Processes that the program has started since the first look. Siblings of the program are given apart: one of
-    /// them may be the still that is being cloned.
-    pub(crate) fn again(&self, tasks: &[Task]) -> Result<(Vec<Refusal>, Vec<Process>), Error> {
-        let tasks: Vec<i32> = tasks.iter().map(|task| task.tid).collect();
-        if self.proc.is_none() {
-            return Ok((children(self.pid, &tasks)?.into_iter().collect(), Vec::new()));
-        }
-        let listed = self.list()?;
-        let children = if listed.has_children { children(self.pid, &tasks)? } else { None };
-        Ok((children.into_iter().chain(daemons(&listed)).collect(), listed.parentless))
-    }
-
-    /// A zombie without a parent in the sandbox, or whose parent is its init, is about to be reaped.
-    fn list(&self) -> Result<SandboxProcesses, Error> {
+    /// What is there now. Some of it may be the stills that are being cloned.
+    pub(crate) fn list(&self) -> Result<Strangers, Error> {
         const INIT: i32 = 1;
-        let mut listed = SandboxProcesses::default();
+        let mut listed = Strangers::default();
         let Some(proc) = &self.proc else { return Ok(listed) };
         let proc = format!("/proc/self/fd/{}", proc.as_raw_fd());
         for inner in procfs::numbers(&proc)? {
@@ -80,16 +62,15 @@ impl OtherProcesses {
                 status => status?,
             };
             let parent = status.number("PPid", 10)? as i32;
-            listed.has_children |= parent == self.inner_pid;
             let state = status.get("State").unwrap_or_default();
             if state.starts_with(['Z', 'X']) {
                 continue;
             }
             let name = status.get("Name").unwrap_or_default();
             match parent {
-                INIT => listed.daemons.push(format!("{inner} {name}")),
                 // Stopped by a tracer outside of the sandbox: a still, of this capture or of one before.
-                0 if state.starts_with('t') && status.number("TracerPid", 10)? == 0 => {}
+                INIT | 0 if state.starts_with('t') && status.number("TracerPid", 10)? == 0 => {}
+                INIT => listed.daemons.push(Process { pid: inner, name: name.to_owned() }),
                 0 if self.started.as_ref().is_some_and(|started| !started.contains(&inner)) => {
                     listed.parentless.push(Process { pid: inner, name: name.to_owned() });
                 }
@@ -100,42 +81,20 @@ impl OtherProcesses {
     }
 }
 
-/// Those of them that are not the still, whose id is `still` here.
-pub(crate) fn siblings_but(parentless: Vec<Process>, still: i32) -> Option<Refusal> {
-    if parentless.is_empty() {
-        return None;
-    }
-    let still = inner(still);
-    let others: Vec<Process> = parentless.into_iter().filter(|process| Some(process.pid) != still).collect();
-    siblings(&others)
-}
-
-fn siblings(parentless: &[Process]) -> Option<Refusal> {
-    let pids: Vec<String> = parentless.iter().map(|process| format!("{} {}", process.pid, process.name)).collect();
-    (!pids.is_empty()).then(|| Refusal::Siblings { pids: pids.join(", ") })
-}
-
-/// Processes that the program left to its sandbox's init, as `pid name`; pids as in the sandbox. A copy would not have them.
-fn daemons(listed: &SandboxProcesses) -> Option<Refusal> {
-    let pids = listed.daemons.join(", ");
-    (!pids.is_empty()).then_some(Refusal::Daemons { pids })
-}
-
-/// Children of all threads, as `pid name`.
-fn children(pid: i32, tasks: &[i32]) -> Result<Option<Refusal>, Error> {
-    let mut found = Vec::new();
-    for tid in tasks {
-        // A thread may end between the two reads; it then has no children.
-        let children = match procfs::children(pid, *tid) {
-            Err(error) if error.is_gone() => continue,
-            children => children?,
-        };
-        for child in children {
-            let name = procfs::read(&format!("/proc/{child}/comm")).unwrap_or_default();
-            found.push(format!("{child} {}", String::from_utf8_lossy(&name).trim_end()));
-        }
-    }
-    Ok((!found.is_empty()).then(|| Refusal::Children { pids: found.join(", ") }))
+/// Those of them that are none of the `stills`, as they are called here.
+pub(crate) fn refusals_but(listed: Strangers, stills: &[i32]) -> Vec<Refusal> {
+    let stills: Vec<i32> = match listed.daemons.is_empty() && listed.parentless.is_empty() {
+        true => Vec::new(),
+        false => stills.iter().filter_map(|pid| inner(*pid)).collect(),
+    };
+    let named = |processes: Vec<Process>| {
+        let others = processes.into_iter().filter(|process| !stills.contains(&process.pid));
+        let pids: Vec<String> = others.map(|process| format!("{} {}", process.pid, process.name)).collect();
+        (!pids.is_empty()).then(|| pids.join(", "))
+    };
+    let daemons = named(listed.daemons).map(|pids| Refusal::Daemons { pids });
+    let siblings = named(listed.parentless).map(|pids| Refusal::Siblings { pids });
+    daemons.into_iter().chain(siblings).collect()
 }
 
 /// What a process is called in its own pid namespace, if it is still there.

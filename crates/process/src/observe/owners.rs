@@ -8,15 +8,22 @@ use sys::file;
 use crate::{
     error::{Context, Error},
     image::SignalOwner,
+    observe::descriptors::Holder,
     refusal::Refusal,
 };
 
 /// `F_OWNER_PGRP`
 const GROUP: i32 = 2;
 
-/// The owner of an open file of process `pid`: `file` is a duplicate of its descriptor `fd`. A copy has the threads of the program and no other
-/// process, so the owner must be one of these.
-pub(crate) fn read(pid: i32, fd: i32, file: impl AsFd) -> Result<Result<Option<SignalOwner>, Refusal>, Error> {
+/// The owner of an open file of process `pid`: `file` is a duplicate of its descriptor `fd`. A copy has the threads of these processes and no
+/// other one, so the owner must be one of these.
+pub(crate) fn read(
+    holders: &[Holder<'_>],
+    pid: i32,
+    fd: i32,
+    file: impl AsFd,
+) -> Result<Result<Option<SignalOwner>, Refusal>, Error> {
+    let is_one = |id: i32| holders.iter().any(|holder| holder.pid == id);
     let file::SignalOwner { kind, id, signal } = file::signal_owner(file).of("read a descriptor's owner", pid)?;
     if id == 0 {
         return Ok(Ok((signal != 0).then_some(SignalOwner { kind, id, signal })));
@@ -27,8 +34,8 @@ pub(crate) fn read(pid: i32, fd: i32, file: impl AsFd) -> Result<Result<Option<S
         status => Some(status?),
     };
     let is_own = match &status {
-        Some(_) if kind == GROUP => id == pid,
-        Some(status) => status.number("Tgid", 10)? == pid as u64,
+        Some(_) if kind == GROUP => is_one(id),
+        Some(status) => is_one(status.number("Tgid", 10)? as i32),
         None => false,
     };
     match status.filter(|_| is_own) {

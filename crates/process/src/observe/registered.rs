@@ -6,17 +6,23 @@ use sys::remote::{self, Registration};
 
 use crate::{
     error::{Context, Error},
-    image::{EpollEntry, FileKind, OpenFile, Reused},
+    image::{EpollEntry, FileKind, OpenFile, Reused, table},
+    observe::descriptors::{Holder, place_of},
     refusal::Refusal,
 };
 
 /// Finds the registrations whose number names another file now, or none: they are of a file that has another descriptor, or refused.
-pub(crate) fn find(pid: i32, files: &[OpenFile], refusals: &mut Vec<Refusal>) -> Result<Vec<Reused>, Error> {
+pub(crate) fn find(
+    holders: &[Holder<'_>],
+    files: &[OpenFile],
+    refusals: &mut Vec<Refusal>,
+) -> Result<Vec<Reused>, Error> {
     let mut found = Vec::new();
-    let mut by_order = None;
+    let mut by_order: Option<(usize, Vec<i32>)> = None;
     for (set, file) in files.iter().enumerate() {
-        let (FileKind::Epoll { entries }, Some((epoll_fd, _))) = (&file.kind, file.numbers.first()) else { continue };
-        for (entry, registration) in registrations(*epoll_fd, entries) {
+        let (FileKind::Epoll { entries }, Some((number, _))) = (&file.kind, file.numbers.first()) else { continue };
+        let (process, (pid, epoll_fd)) = (table::process_of(*number), place_of(holders, *number));
+        for (entry, registration) in registrations(epoll_fd, entries) {
             let target = registration.target_fd;
             match remote::registered_file_order(pid, target, registration) {
                 Ok(Ordering::Equal) => continue,
@@ -25,14 +31,15 @@ pub(crate) fn find(pid: i32, files: &[OpenFile], refusals: &mut Vec<Refusal>) ->
                 Err(error) if error.raw_os_error() == Some(libc::EBADF) => {}
                 Err(error) => return Err(error).of("compare descriptors", pid),
             }
-            if by_order.is_none() {
-                by_order = Some(in_order(pid, files).of("compare descriptors", pid)?);
-            }
-            let among = by_order.as_deref().unwrap_or_default();
+            let known = by_order.take().filter(|(of, _)| *of == process);
+            let (_, among) = by_order.insert(match known {
+                Some(known) => known,
+                None => (process, in_order(pid, process, files).of("compare descriptors", pid)?),
+            });
             let compare = |fd: &i32| remote::registered_file_order(pid, *fd, registration);
             match place(among, compare).of("compare descriptors", pid)? {
-                Ok(at) => found.push(Reused { set, entry, fd: among[at] }),
-                Err(_) => refusals.push(Refusal::EpollTarget { fd: *epoll_fd, target }),
+                Ok(at) => found.push(Reused { set, entry, fd: table::number(process, among[at]) }),
+                Err(_) => refusals.push(Refusal::EpollTarget { fd: epoll_fd, target }),
             }
         }
     }
@@ -49,11 +56,12 @@ fn registrations(epoll_fd: i32, entries: &[EpollEntry]) -> impl Iterator<Item = 
     })
 }
 
-/// A descriptor of each open file, in the kernel's order.
-fn in_order(pid: i32, files: &[OpenFile]) -> io::Result<Vec<i32>> {
+/// A descriptor of each open file of one process, in the kernel's order.
+fn in_order(pid: i32, process: usize, files: &[OpenFile]) -> io::Result<Vec<i32>> {
+    let own = |file: &OpenFile| file.numbers.iter().find(|(number, _)| table::process_of(*number) == process).copied();
     let mut sorted = Vec::with_capacity(files.len());
-    for fd in files.iter().filter_map(|file| Some(file.numbers.first()?.0)) {
-        let place = place(&sorted, |known| remote::open_file_order(pid, *known, fd))?;
+    for fd in files.iter().filter_map(|file| Some(table::fd_of(own(file)?.0))) {
+        let place = place(&sorted, |known| remote::open_file_order((pid, *known), (pid, fd)))?;
         sorted.insert(place.unwrap_or_else(|place| place), fd);
     }
     Ok(sorted)

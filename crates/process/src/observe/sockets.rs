@@ -85,6 +85,11 @@ impl<'a> Reader<'a> {
         Ok(Self { pid, process, known, pairs: HashMap::new(), fresh: Fresh::default(), udp: None })
     }
 
+    /// Goes on with another process of the same network namespace.
+    pub(crate) fn enter(&mut self, pid: i32, process: BorrowedFd<'a>) {
+        (self.pid, self.process) = (pid, process);
+    }
+
     /// How the socket with this inode, descriptor `fd` of the process, is made again. It will be the next of `files`.
     pub(crate) fn read(
         &mut self,

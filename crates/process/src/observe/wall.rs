@@ -14,6 +14,7 @@ use sys::remote;
 use crate::{
     error::{Context, Error},
     image::{FileKind, OpenFile, WallTimer},
+    observe::descriptors::{Holder, place_of},
     refusal::Refusal,
 };
 
@@ -22,15 +23,17 @@ const TIMER_LIST: &str = "/proc/timer_list";
 /// The timer descriptors among `files` that were set to a time of day. A periodic one that has expired and was not read is asked when it
 /// expires next. The kernel arms it again for that, as it does when the program reads it.
 pub(crate) fn of_descriptors(
-    pid: i32,
+    holders: &[Holder<'_>],
     files: &mut [OpenFile],
     refusals: &mut Vec<Refusal>,
 ) -> Result<Vec<WallTimer>, Error> {
     let mut timers = Vec::new();
     for file in files {
-        let (FileKind::Timerfd { clock, ticks, value }, Some((fd, _))) = (&mut file.kind, file.numbers.first()) else {
+        let (FileKind::Timerfd { clock, ticks, value }, Some((number, _))) = (&mut file.kind, file.numbers.first())
+        else {
             continue;
         };
+        let (pid, fd) = place_of(holders, *number);
         let path = format!("/proc/{pid}/fdinfo/{fd}");
         let is_due = value.remaining == (0, 0) && value.interval != (0, 0);
         if !is_due && *clock != libc::CLOCK_REALTIME {
@@ -38,15 +41,15 @@ pub(crate) fn of_descriptors(
         }
         let mut info = Fields::read(path.clone())?;
         if was_cancelled(&info)? {
-            refusals.push(Refusal::CancelledTimer { fd: *fd });
+            refusals.push(Refusal::CancelledTimer { fd });
         }
         if is_due {
-            ask(pid, *fd)?;
+            ask(pid, fd)?;
             info = Fields::read(path)?;
             (*ticks, value.remaining) = (info.number("ticks", 10)?, info.pair("it_value"));
         }
         if *clock == libc::CLOCK_REALTIME {
-            timers.extend(of_descriptor(*fd, &info, now())?);
+            timers.extend(of_descriptor(*number, &info, now())?);
         }
     }
     Ok(timers)

@@ -1,4 +1,4 @@
-//! The copy's own part: its threads come to life, give up their privileges and go on in the program together.
+//! What each process of a copy does: its threads come to life, give up their privileges and go on in the program together.
 
 use base::limits::ROOT_CAPABILITIES;
 use sys::{namespace::CLOCK_TEXT_BYTES, xstate};
@@ -9,9 +9,12 @@ use super::{
     clocks, clone_args, is_set_last, is_set_late, set_limit,
 };
 use crate::{
-    image::{Privileges, ProgramImage, Thread},
+    image::{Member, Privileges, ProgramImage, Thread, Tree},
     script::{Arena, Check, Script, sigframe},
-    start::{files, kind, memory_files, working_set},
+    start::{
+        descend::{self, Family},
+        files, kind, memory_files, seal, working_set,
+    },
 };
 
 const ARCH_SET_FS: i32 = 0x1002;
@@ -26,90 +29,175 @@ struct Gates {
     closed: u64,
 }
 
-/// Places the copy's script. The order is what keeps the program from ever acting with privileges:
-///
-/// 1. with all of them: only what needs them, on nothing that the program has a say in;
-/// 2. as the program's user with one capability beyond its own, which `set_tid` needs: descriptors, memory, threads;
-/// 3. with the program's own, if any: signals that waited for one thread, which have to be there before the limit of those that may wait. The main
-///    thread has one more where `no_new_privs` is not set, without which the kernel takes no filter;
-/// 4. under the seccomp filter, with the program's own: what could make the kernel look at or run the program's code (timers, signals, rseq).
-///
-/// A copy that parks waits in 2, before its threads: a process that has some cannot enter a time namespace (`clocks`). It keeps the capability
-/// for that, too, and neither of the two is in force until its gate opens. Nothing in it runs against a clock by then.
-///
-/// All signals are blocked until the frame restores the program's mask.
-pub(super) fn place(
-    arena: &mut Arena,
-    image: &ProgramImage,
-    seccomp: &[u64],
-    transit: Transit,
-    mailbox: &Mailbox,
-    working_set: u64,
-) -> u64 {
-    let gates = Gates { arriving: arena.words(&[image.threads.len() as u64 - 1]), closed: arena.words(&[1]) };
-    let capabilities = Capabilities::place(arena, &image.privileges);
-    let threads: Vec<(u64, u64)> =
-        image.threads[1..].iter().map(|thread| place_thread(arena, image, thread, &capabilities, &gates)).collect();
-    let main = &image.threads[0];
-    let mut script = Script::default();
-    receive_streams(&mut script, transit, mailbox);
-    attributes::be_killed_first(arena, &mut script, image);
-    clocks::make(arena, &mut script, transit);
-    let parked = mailbox.only(&mut script, AT_ONCE);
-    clocks::enter(&mut script, transit, mailbox.clocks());
-    script.land(parked);
-    let leads_session = attributes::of_group(arena, &mut script, image);
-    become_user(arena, &mut script, image, &capabilities, mailbox);
-    // Before what may be among them: its working directory, and all that it has open and mapped.
-    memory_files::make(arena, &mut script, image);
-    let cwd = arena.text(&image.cwd);
-    script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
-    if !leads_session {
-        lead(&mut script, image);
+/// What the scripts of a copy's processes are placed with.
+#[derive(Clone, Copy)]
+pub(super) struct Copy<'a> {
+    pub(super) tree: &'a Tree,
+    pub(super) seccomp: &'a [u64],
+    pub(super) transit: Transit,
+    pub(super) mailbox: &'a Mailbox,
+    pub(super) working_set: u64,
+    /// The page that its processes share while they start.
+    pub(super) common: u64,
+}
+
+impl Copy<'_> {
+    /// Places the script of the process at place `at`, and those of its descendants. The order is what keeps the program from ever acting with
+    /// privileges:
+    ///
+    /// 1. with all of them: only what needs them, on nothing that the program has a say in;
+    /// 2. as the program's user with one capability beyond its own in force, which `set_tid` needs: descriptors, memory, other processes. All are
+    ///    permitted still, because each process has a user and capabilities of its own;
+    /// 3. with the same capability beyond its own, and no other one: threads;
+    /// 4. with the program's own, if any: signals that waited for one thread, which have to be there before the limit of those that may wait. The
+    ///    main thread has one more where `no_new_privs` is not set, without which the kernel takes no filter;
+    /// 5. under the seccomp filter, with the program's own: what could make the kernel look at or run the program's code (timers, signals, rseq).
+    ///
+    /// A copy that parks waits in 2, before its other processes and its threads: a process that has threads cannot enter a time namespace
+    /// (`clocks`). No capability beyond the program's is in force until its gate opens. Nothing in it runs against a clock by then.
+    ///
+    /// No process goes on in the program before all have come to the end of 5. All signals are blocked until the frame restores the program's mask.
+    pub(super) fn place(self, arena: &mut Arena, at: usize) -> u64 {
+        let image = &self.tree.members[at].image;
+        let family = descend::place(self, arena, at);
+        let gates = Gates { arriving: arena.words(&[image.threads.len() as u64 - 1]), closed: arena.words(&[1]) };
+        let capabilities = Capabilities::place(arena, &image.privileges);
+        let threads: Vec<(u64, u64)> =
+            image.threads[1..].iter().map(|thread| place_thread(arena, image, thread, &capabilities, &gates)).collect();
+        let mut script = Script::default();
+        self.become_user(arena, &mut script, at, &capabilities);
+        let timers_of_files = self.build(arena, &mut script, at, &capabilities, &family);
+        if at != 0 {
+            descend::set_layout(self, arena, &mut script, at);
+        }
+        if !self.tree.is_single() {
+            seal(&mut script, image);
+        }
+        give_up_privileges(&mut script, image, &capabilities);
+        for (args, entry) in &threads {
+            script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
+        }
+        self.be_filtered(arena, &mut script, at, &capabilities, &gates);
+        script.append(timers_of_files);
+        self.go_on(arena, &mut script, at, &gates);
+        arena.place(&script)
     }
-    let timers_of_files = files::Builder::new(arena, &mut script, image, transit).build();
-    memory_attributes(&mut script, image);
-    attributes::of_process(&mut script, image);
-    let name = arena.text(&main.name);
-    script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
-    request_components(&mut script, image.extended.requested);
-    let at_once = mailbox.only(&mut script, PARKED);
-    working_set::touch(&mut script, working_set);
-    wait_at_gate(&mut script, transit, mailbox, cwd);
-    capabilities.set(&mut script, capabilities.both);
-    clocks::enter(&mut script, transit, mailbox.clocks());
-    capabilities.set(&mut script, capabilities.set_tid);
-    script.land(at_once);
-    for (args, entry) in &threads {
-        script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
+
+    /// Adds the first step, and the change to the program's user.
+    fn become_user(self, arena: &mut Arena, script: &mut Script, at: usize, capabilities: &Capabilities) {
+        let Self { transit, mailbox, .. } = self;
+        let image = &self.tree.members[at].image;
+        if at == 0 {
+            receive_streams(script, transit, mailbox);
+            attributes::be_killed_first(arena, script, image);
+            clocks::make(arena, script, transit);
+            let parked = mailbox.only(script, AT_ONCE);
+            clocks::enter(script, transit, mailbox.clocks());
+            script.land(parked);
+        } else {
+            descend::enter(self, arena, script, at);
+            capabilities.set(script, capabilities.all);
+        }
+        let leads_session = attributes::of_group(arena, script, image);
+        act_as_user(arena, script, image, capabilities, (at == 0).then_some(mailbox));
+        if !leads_session {
+            lead(script, image);
+        }
     }
-    script.call(libc::SYS_arch_prctl, [ARCH_SET_FS.into(), main.registers.fs_base.into()], Check::Success);
-    scheduling(arena, &mut script, image, main);
-    limits(arena, &mut script, image, |resource| is_set_late(resource, image) && !is_set_last(resource, image));
-    capabilities.set(&mut script, capabilities.filter);
-    queue_own(arena, &mut script, image, main);
-    script.wait_zero(gates.arriving);
-    filter_all_threads(arena, &mut script, seccomp);
-    if capabilities.filter != capabilities.own {
-        capabilities.set(&mut script, capabilities.own);
+
+    /// Adds what is made as the program's user, and the gate; gives the steps that arm timers.
+    fn build(
+        self,
+        arena: &mut Arena,
+        script: &mut Script,
+        at: usize,
+        capabilities: &Capabilities,
+        family: &Family,
+    ) -> Script {
+        let Self { tree, transit, mailbox, .. } = self;
+        let Member { image, kin } = &tree.members[at];
+        // Before what may be among them: its working directory, and all that it has open and mapped.
+        memory_files::make(arena, script, image);
+        let cwd = arena.text(&image.cwd);
+        script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
+        let made = files::Builder::new(arena, script, tree, at, transit).make_all(kin);
+        memory_attributes(script, image);
+        attributes::of_process(script, image);
+        let name = arena.text(&image.threads[0].name);
+        script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
+        request_components(script, image.extended.requested);
+        let complete = |arena: &mut Arena, script: &mut Script| {
+            files::Builder::resume(arena, script, image, transit, made).complete()
+        };
+        // What a parked copy need not do again.
+        let mut complete = Some(complete);
+        let early = complete.take_if(|_| family.is_empty()).map(|complete| complete(arena, script));
+        if at == 0 {
+            let at_once = mailbox.only(script, PARKED);
+            working_set::touch(script, self.working_set);
+            wait_at_gate(script, transit, mailbox, cwd);
+            capabilities.set(script, capabilities.both);
+            clocks::enter(script, transit, mailbox.clocks());
+            capabilities.set(script, capabilities.set_tid);
+            script.land(at_once);
+            descend::make_common_page(self, script);
+        }
+        family.begin(self, arena, script, at);
+        let late = complete.map(|complete| complete(arena, script));
+        early.or(late).unwrap_or_default()
     }
-    script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
-    script.append(timers_of_files);
-    timers(arena, &mut script, image);
-    attributes::deny_write_exec(&mut script, image);
-    attributes::wait_for_helper(arena, &mut script, transit);
-    thread_attributes(&mut script, main);
-    for info in &image.pending {
-        queue_signal(arena, &mut script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
+
+    /// Adds what comes after the threads: the program's own capabilities, and its filter.
+    fn be_filtered(
+        self,
+        arena: &mut Arena,
+        script: &mut Script,
+        at: usize,
+        capabilities: &Capabilities,
+        gates: &Gates,
+    ) {
+        let image = &self.tree.members[at].image;
+        let main = &image.threads[0];
+        script.call(libc::SYS_arch_prctl, [ARCH_SET_FS.into(), main.registers.fs_base.into()], Check::Success);
+        scheduling(arena, script, image, main);
+        let late = |resource| is_set_late(resource, self.tree) && !is_set_last(resource, image);
+        limits(arena, script, image, late);
+        capabilities.set(script, capabilities.filter);
+        queue_own(arena, script, image, main);
+        script.wait_zero(gates.arriving);
+        filter_all_threads(arena, script, self.seccomp);
+        if capabilities.filter != capabilities.own {
+            capabilities.set(script, capabilities.own);
+        }
+        script.call(libc::SYS_set_tid_address, [main.tid_address.into()], Check::Ignore);
     }
-    limits(arena, &mut script, image, |resource| is_set_last(resource, image));
-    let nothing = arena.words(&[0, 0]);
-    mailbox.report(arena, &mut script, kind::READY, nothing);
-    close_all_of_others(&mut script, image, transit);
-    script.count_down(gates.closed);
-    let stack = place_frame(arena, image, main);
-    script.sigreturn(stack);
-    arena.place(&script)
+
+    /// Adds the last steps, up to the program's own next one.
+    fn go_on(self, arena: &mut Arena, script: &mut Script, at: usize, gates: &Gates) {
+        let Self { transit, mailbox, .. } = self;
+        let image = &self.tree.members[at].image;
+        let main = &image.threads[0];
+        timers(arena, script, image);
+        attributes::deny_write_exec(script, image);
+        if at == 0 {
+            attributes::wait_for_helper(arena, script, transit);
+        }
+        thread_attributes(script, main);
+        for info in &image.pending {
+            queue_signal(arena, script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
+        }
+        limits(arena, script, image, |resource| is_set_last(resource, image));
+        descend::meet(self, script, at);
+        if at == 0 {
+            let nothing = arena.words(&[0, 0]);
+            mailbox.report(arena, script, kind::READY, nothing);
+        }
+        descend::part(self, script, at);
+        close_all_of_others(script, image, transit);
+        script.count_down(gates.closed);
+        let stack = place_frame(arena, image, main);
+        script.sigreturn(stack);
+    }
 }
 
 /// Adds the leading of a session or process group, as the program does.
@@ -147,14 +235,16 @@ fn close_all_of_others(script: &mut Script, image: &ProgramImage, transit: Trans
 /// Arguments of `capset`, laid out. All have those of the program, too.
 struct Capabilities {
     header: u64,
-    /// All that there are, with those of the program to be inherited.
+    /// All that there are, in force.
     all: u64,
-    /// What `set_tid` needs. What the filter needs is permitted and not in force.
+    /// What `set_tid` needs is in force; all are permitted.
     set_tid: u64,
-    /// What `set_tid` and the entering of a time namespace need, permitted and not in force.
-    both_later: u64,
-    /// The same, in force.
+    /// None is in force; all are permitted.
+    later: u64,
+    /// What `set_tid` and the entering of a time namespace need is in force; all are permitted.
     both: u64,
+    /// What `set_tid` needs. What the filter needs is permitted and not in force.
+    threads: u64,
     /// What the seccomp filter needs of a program that has not set `no_new_privs`.
     filter: u64,
     /// The program's.
@@ -180,11 +270,12 @@ impl Capabilities {
             arena.words(&words)
         };
         let every = (2u64 << sys::kernel::last_capability()) - 1;
-        let (all, set_tid) = (sets(every, every), sets(SET_TID, SET_TID | for_filter));
-        let (both_later, both) = (sets(0, SET_TID | ADMIN), sets(SET_TID | ADMIN, SET_TID | ADMIN));
+        let (all, later) = (sets(every, every), sets(0, every));
+        let (set_tid, both) = (sets(SET_TID, every), sets(SET_TID | ADMIN, every));
+        let threads = sets(SET_TID, SET_TID | for_filter);
         let own = sets(0, 0);
         let filter = if of.may_gain { sets(for_filter, for_filter) } else { own };
-        Self { header: arena.words(&[VERSION_3]), all, set_tid, both_later, both, filter, own }
+        Self { header: arena.words(&[VERSION_3]), all, set_tid, later, both, threads, filter, own }
     }
 
     fn set(&self, script: &mut Script, sets: u64) {
@@ -192,41 +283,48 @@ impl Capabilities {
     }
 }
 
-/// The copy becomes the program's user and keeps the program's capabilities and one more, or two (capabilities(7), "Effect of user ID changes on
-/// capabilities"). All of this counts in the sandbox's user namespace, at whose entry the kernel gives every capability and the whole bounding
-/// set.
-fn become_user(
+/// The copy becomes the program's user; of what it is still permitted, only what `set_tid` needs is in force beside the program's own, and in one
+/// that waits at its gate not even that (capabilities(7), "Effect of user ID changes on capabilities"). All of this counts in the sandbox's user
+/// namespace, at whose entry the kernel gives every capability and the whole bounding set.
+fn act_as_user(
     arena: &mut Arena,
     script: &mut Script,
     image: &ProgramImage,
     capabilities: &Capabilities,
-    mailbox: &Mailbox,
+    mailbox: Option<&Mailbox>,
 ) {
     let groups: Vec<u8> = image.credentials.groups.iter().flat_map(|group| group.to_le_bytes()).collect();
     let list = arena.data(&groups, 8);
     script.call(libc::SYS_setgroups, [(image.credentials.groups.len() as u64).into(), list.into()], Check::Success);
     script.call(libc::SYS_setresgid, image.credentials.gids.map(|id| u64::from(id).into()), Check::Success);
-    if image.privileges.inheritable != 0 {
-        // The kernel takes none that the bounding set lacks.
-        capabilities.set(script, capabilities.all);
+    prctl(script, libc::PR_SET_KEEPCAPS, [1, 0]);
+    script.call(libc::SYS_setresuid, image.credentials.uids.map(|id| u64::from(id).into()), Check::Success);
+    prctl(script, libc::PR_SET_KEEPCAPS, [0, 0]);
+    match mailbox {
+        None => capabilities.set(script, capabilities.set_tid),
+        Some(mailbox) => {
+            for (way, sets) in [(AT_ONCE, capabilities.set_tid), (PARKED, capabilities.later)] {
+                let other = mailbox.only(script, way);
+                capabilities.set(script, sets);
+                script.land(other);
+            }
+        }
     }
+    // Whatever the kernel makes of a change of user (fs.suid_dumpable): until it is the program it has capabilities, its zygote's socket and a script.
+    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0u64.into()], Check::Success);
+}
+
+/// Of all capabilities the program's own stay, and the one that threads are made with.
+fn give_up_privileges(script: &mut Script, image: &ProgramImage, capabilities: &Capabilities) {
+    capabilities.set(script, capabilities.all);
     limit_bounding_set(script, image.privileges.bounding & ROOT_CAPABILITIES);
     if !image.privileges.may_gain {
         prctl(script, libc::PR_SET_NO_NEW_PRIVS, [1, 0]);
     }
-    prctl(script, libc::PR_SET_KEEPCAPS, [1, 0]);
-    script.call(libc::SYS_setresuid, image.credentials.uids.map(|id| u64::from(id).into()), Check::Success);
-    prctl(script, libc::PR_SET_KEEPCAPS, [0, 0]);
-    for (way, sets) in [(AT_ONCE, capabilities.set_tid), (PARKED, capabilities.both_later)] {
-        let other = mailbox.only(script, way);
-        capabilities.set(script, sets);
-        script.land(other);
-    }
+    capabilities.set(script, capabilities.threads);
     for capability in bits(image.privileges.ambient) {
         prctl(script, libc::PR_CAP_AMBIENT, [libc::PR_CAP_AMBIENT_RAISE as u64, capability]);
     }
-    // Whatever the kernel makes of a change of user (fs.suid_dumpable): until it is the program it has capabilities, its zygote's socket and a script.
-    script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0u64.into()], Check::Success);
 }
 
 /// Adds the dropping of all but these from the bounding set: no program that is executed can gain any other.

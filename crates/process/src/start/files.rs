@@ -13,8 +13,13 @@ mod sockets;
 
 use std::collections::{BTreeSet, HashMap};
 
+use sys::remote::Range;
+
 use crate::{
-    image::{FileKind, FileLock, LockKind, OpenFile, ProgramImage, Stream, TimerValue, WallTimer, wall_timer},
+    image::{
+        Backing, FileKind, FileLock, Kin, LockKind, Member, OpenFile, ProgramImage, Stream, TimerValue, Tree,
+        WallTimer, wall_timer,
+    },
     script::{Arena, Arg, Check, Script},
     start::{Transit, memory_files},
 };
@@ -54,7 +59,15 @@ impl Numbers {
     }
 }
 
-/// Adds the steps of descriptors and shared mappings to a copy's script.
+/// The numbers by which a process hands down what it has made.
+fn handed_down(member: &Member, from: i32) -> impl Iterator<Item = i32> {
+    let numbers = member.image.files.iter().flat_map(|file| &file.numbers).map(|(number, _)| *number);
+    let objects = member.kin.hands_down.iter().map(|(_, number)| *number);
+    numbers.chain(objects).filter(move |number| *number >= from)
+}
+
+/// Adds the steps of descriptors and shared mappings to the script of one process: first those that make them, then, when its children have been
+/// cloned, those for which all must be in place.
 pub(super) struct Builder<'a> {
     arena: &'a mut Arena,
     script: &'a mut Script,
@@ -73,21 +86,53 @@ pub(super) struct Builder<'a> {
     status: u64,
 }
 
+/// What the second part has to know of the first.
+pub(super) struct Made {
+    numbers: Numbers,
+    timers: Script,
+    status: u64,
+}
+
 impl<'a> Builder<'a> {
-    /// The program's numbers are free, those in transit are not.
-    pub(super) fn new(arena: &'a mut Arena, script: &'a mut Script, image: &'a ProgramImage, transit: Transit) -> Self {
-        let numbers = Numbers((transit.control..transit.end()).collect());
-        let (high, streams) = (transit.end(), transit.streams());
-        let crowds = binding::crowds(image);
+    /// The numbers of the process at place `at` are free. Those in transit are not, nor what its ancestors hand down.
+    pub(super) fn new(
+        arena: &'a mut Arena,
+        script: &'a mut Script,
+        tree: &'a Tree,
+        at: usize,
+        transit: Transit,
+    ) -> Self {
+        let mut numbers = Numbers((transit.control..transit.end()).collect());
+        let kin = &tree.members[at].kin;
+        if at != 0 {
+            let above = tree.lineage(kin.parent);
+            numbers.0.extend(above.flat_map(|member| handed_down(member, tree.handed_from)));
+        }
         let status = arena.words(&[0; modes::WORDS]);
-        let (timers, open_pairs) = (Script::default(), Vec::new());
+        let made = Made { numbers, timers: Script::default(), status };
+        Self::resume(arena, script, &tree.members[at].image, transit, made)
+    }
+
+    /// For the second part.
+    pub(super) fn resume(
+        arena: &'a mut Arena,
+        script: &'a mut Script,
+        image: &'a ProgramImage,
+        transit: Transit,
+        made: Made,
+    ) -> Self {
+        let Made { numbers, timers, status } = made;
+        let (high, streams) = (transit.end(), transit.streams());
+        let (crowds, open_pairs) = (binding::crowds(image), Vec::new());
         Self { arena, script, image, numbers, high, streams, timers, crowds, open_pairs, status }
     }
 
-    /// Adds everything; gives the steps that arm timers.
-    pub(super) fn build(mut self) -> Script {
+    /// Makes everything that is its own, and takes what was handed down.
+    pub(super) fn make_all(mut self, kin: &Kin) -> Made {
+        self.inherit(kin);
         for (index, object) in self.image.objects.iter().enumerate() {
-            self.object(index, object);
+            let handed = kin.hands_down.iter().find(|(place, _)| *place == index).map(|(_, number)| *number);
+            self.object(index, object, handed);
         }
         self.shared_files();
         for (index, file) in self.image.files.iter().enumerate() {
@@ -98,6 +143,28 @@ impl<'a> Builder<'a> {
             self.named_pair(index);
         }
         self.complete_sockets();
+        Made { numbers: self.numbers, timers: self.timers, status: self.status }
+    }
+
+    /// What was handed down gets the numbers of its own descriptors, and is mapped.
+    fn inherit(&mut self, kin: &Kin) {
+        for (handed, numbers) in &kin.inherited {
+            for (number, close_on_exec) in numbers {
+                let flags = if *close_on_exec { CLOSE_ON_EXEC } else { 0 };
+                self.call(libc::SYS_dup3, [(*handed).into(), (*number).into(), flags.into()]);
+                self.numbers.0.insert(*number);
+            }
+        }
+        for mapping in &self.image.mappings {
+            if let Backing::Handed { number, offset } = mapping.backing {
+                let Range { start, end } = mapping.range;
+                self.shared_mapping(start, end, mapping.protection, number, offset);
+            }
+        }
+    }
+
+    /// Adds what needs all to be in place; gives the steps that arm timers.
+    pub(super) fn complete(mut self) -> Script {
         // Sets may watch each other, so registrations follow when all numbers are in place.
         for (index, file) in self.image.files.iter().enumerate() {
             self.registrations(index, file);

@@ -51,6 +51,22 @@ impl Drop for Newborn {
     }
 }
 
+/// The still that a helper clones, which has just been cloned itself and is traced, too. The helper has ended when this returns.
+pub(crate) fn of_helper(helper: i32) -> Result<Option<Newborn>, Error> {
+    let mut newborn = None;
+    loop {
+        match ptrace::wait(helper).of("wait for the helper", helper)? {
+            Stop::Ended(_) => return Ok(newborn),
+            Stop::Cloned => {
+                let still = ptrace::event_message(helper).of("read the child's id", helper)?;
+                newborn = Some(Newborn::new(still as i32));
+            }
+            Stop::Interrupted | Stop::Event(_) | Stop::Signal(_) => {}
+        }
+        ptrace::resume(helper, 0).of("resume the helper", helper)?;
+    }
+}
+
 /// A stopped fork of the source. It is traced, dies with its tracer, and is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Still {

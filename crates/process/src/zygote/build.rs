@@ -27,9 +27,9 @@ use super::{
 use crate::{
     capture::{Capture, inject},
     error::{Context, Error},
-    image::ProgramImage,
+    image::{Member, ProgramImage, Tree},
     script::{Arena, Arg, Check, Script},
-    start::{self, CopyMemory, HALF_BYTES, ROOM_BYTES, kind},
+    start::{self, ASIDE_BYTES, CopyMemory, HALF_BYTES, ROOM_BYTES, kind},
 };
 
 /// What a zygote is built with.
@@ -75,23 +75,23 @@ pub struct Restored {
 /// Addresses tried for the arena's room: far from where kernels and runtimes place things.
 const ROOM_FIRST: u64 = 0x3f00_0000_0000;
 const ROOM_TRIES: u64 = 64;
-/// The end of the room, through which the vDSO is moved.
-const VDSO_ROOM_BYTES: u64 = 1 << 20;
-const ARENA_BYTES_MAX: u64 = HALF_BYTES - VDSO_ROOM_BYTES;
+/// What lies behind an arena in its half: the page that the processes of a copy share, and where the vDSO is moved through.
+const ARENA_BYTES_MAX: u64 = HALF_BYTES - ASIDE_BYTES - PAGE;
 /// End of user addresses with four-level page tables.
 const USER_END: u64 = 0x7fff_ffff_f000;
 
 /// Builds a zygote of a captured program. It becomes a child of the nearest subreaper (the keeper).
 pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
     prefer(spec.memory_nodes)?;
-    start::timers::check(&capture.image)?;
     // Behind the back of a source that goes on: a private mapping shows what is written to its file since, or does not.
-    capture.taken_over.iter().try_for_each(|range| capture.still.take_over(*range))?;
-    if let Some(older) = spec.base {
+    for (still, ranges) in capture.stills.iter().zip(&capture.taken_over) {
+        ranges.iter().try_for_each(|range| still.take_over(*range))?;
+    }
+    if let Some(older) = spec.base.filter(|_| capture.tree.is_single()) {
         let base::id::Arena { start, end } = older.facts.arena;
         let other = start::other_half(start);
         let other = Range { start: other, end: other + HALF_BYTES };
-        if let Some(base) = Base::of(older.facts.pid, Range { start, end }, other, &capture.image)? {
+        if let Some(base) = Base::of(older.facts.pid, Range { start, end }, other, capture.tree.first())? {
             match branch(capture, spec, older, &base) {
                 Ok(zygote) => return Ok(zygote),
                 // It died meanwhile, or has something that cannot be undone (sealed memory); the still has everything.
@@ -100,15 +100,25 @@ pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
         }
     }
     let plan = Plan {
-        image: &capture.image,
-        origin: Origin::still(&capture.still)?,
+        tree: &capture.tree,
+        origin: Origin::stills(&capture.stills)?,
         rootfs: spec.rootfs,
         seccomp: spec.seccomp,
         huge_pages: spec.huge_pages,
         memory_nodes: spec.memory_nodes,
     };
-    let (zygote, _) = from_nothing(&plan, &mut |at, bytes| capture.still.read(at, bytes))?;
+    let (zygote, _) = from_nothing(&plan, &mut |at, bytes| capture.read_parked(at, bytes))?;
     Ok(zygote)
+}
+
+impl Capture {
+    /// What the zygote has at this address, read from the still of the process that it is of.
+    fn read_parked(&self, at: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        let mut parked = self.tree.parked();
+        let (whose, _) =
+            parked.find(|(_, range)| range.start <= at && at < range.end).ok_or(Error::MissingPage { address: at })?;
+        self.stills[whose].read(self.tree.members[whose].kin.origin(at), bytes)
+    }
 }
 
 /// Gives the bytes at an address of the program.
@@ -116,7 +126,7 @@ pub(crate) type ReadPages<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), 
 
 /// Restores a zygote of a checkpoint. `read` gives the changed pages of files, which are at `of_files`.
 pub(crate) fn restore(
-    image: &ProgramImage,
+    tree: &Tree,
     spec: &RestoreSpec<'_>,
     of_files: &[Range],
     read: ReadPages<'_>,
@@ -125,7 +135,7 @@ pub(crate) fn restore(
     let pages: Vec<Range> = spec.pages.iter().map(|&(start, end)| Range { start, end }).collect();
     let origin = Origin::Checkpoint { pages: &pages, of_files };
     let RestoreSpec { rootfs, seccomp, memory_nodes, .. } = *spec;
-    let plan = Plan { image, origin, rootfs, seccomp, huge_pages: false, memory_nodes };
+    let plan = Plan { tree, origin, rootfs, seccomp, huge_pages: false, memory_nodes };
     let (zygote, faults) = from_nothing(&plan, read)?;
     Ok(Restored { zygote, faults })
 }
@@ -137,7 +147,7 @@ fn prefer(nodes: &[u32]) -> Result<(), Error> {
 
 /// A zygote that is made from nothing.
 struct Plan<'a> {
-    image: &'a ProgramImage,
+    tree: &'a Tree,
     origin: Origin<'a>,
     rootfs: BorrowedFd<'a>,
     seccomp: &'a [u64],
@@ -154,11 +164,11 @@ struct Draft {
 }
 
 impl Draft {
-    fn new(image: &ProgramImage, seccomp: &[u64], at: u64, memory_nodes: &[u32]) -> Self {
-        let transit = start::Transit::above(image);
+    fn new(tree: &Tree, seccomp: &[u64], at: u64, memory_nodes: &[u32]) -> Self {
+        let transit = start::Transit::above(tree);
         let mut arena = Arena::new(at);
         let memory = if memory_nodes.is_empty() { CopyMemory::Inherited } else { CopyMemory::Local };
-        let entries = start::place(&mut arena, image, seccomp, transit, memory);
+        let entries = start::place(&mut arena, tree, seccomp, transit, memory);
         arena.on_fail(entries.handler);
         Self { arena, script: Script::default(), entries, transit }
     }
@@ -183,22 +193,22 @@ impl Draft {
 
 /// A zygote made from nothing, and the descriptor of its faults if pages arrive by them. `read` gives the pages that are written from outside.
 fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<OwnedFd>), Error> {
-    let image = plan.image;
-    start::timers::check(image)?;
+    let (tree, image) = (plan.tree, plan.tree.first());
+    tree.images().try_for_each(start::timers::check)?;
     let own = procfs::maps(std::process::id() as i32)?;
-    let room = free_room(image, &own)?;
-    let mut draft = Draft::new(image, plan.seccomp, room.start, plan.memory_nodes);
+    let room = free_room(tree, &own)?;
+    let mut draft = Draft::new(tree, plan.seccomp, room.start, plan.memory_nodes);
     let root = draft.root();
     let stub_lives = draft.arena.words(&[1]);
     draft.script.wait_zero(stub_lives);
     clear_address_space(&mut draft.script, room, &own, image);
-    let rest = memory::plan(&mut draft.arena, &mut draft.script, image, &plan.origin, root, plan.huge_pages)?;
+    let rest = memory::plan(&mut draft.arena, &mut draft.script, tree, &plan.origin, root, plan.huge_pages)?;
     let exe = memory::open_in_root(&mut draft.arena, &mut draft.script, root, &image.layout.exe, libc::O_CLOEXEC);
     // A number that nothing has, for the kernel to be told of it.
-    let program_file = memory::still_memory(root) + 1;
+    let program_file = memory::still_memory(root, tree.members.len());
     let args = [Arg::Result(exe), program_file.into(), libc::O_CLOEXEC.into()];
     draft.script.call(libc::SYS_dup3, args, Check::Success);
-    inherit(&mut draft.arena, &mut draft.script, image, Some(program_file));
+    inherit(&mut draft.arena, &mut draft.script, tree, Some(program_file));
     faults::register(&mut draft.arena, &mut draft.script, draft.transit.control, &rest.by_fault);
     let construct = draft.complete();
     // The stub's own child shares its memory, which is all that is kept: a clone with CLONE_VM begins without the C
@@ -210,31 +220,33 @@ fn from_nothing(plan: &Plan<'_>, read: ReadPages<'_>) -> Result<(Zygote, Option<
     first.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
     let first = draft.arena.place(&first);
     draft.arena.set_entry(first);
-    let bytes = arena_bytes(draft.arena, image)?;
+    let bytes = arena_bytes(draft.arena, tree)?;
     let (control, theirs) = seqpacket::pair().of("make a socket for", 0)?;
     let mut descriptors = vec![(theirs.as_fd(), draft.transit.control), (plan.rootfs, root)];
-    if let Origin::Still { still, .. } = &plan.origin {
-        descriptors.push((still.memory(), memory::still_memory(root)));
+    if let Origin::Stills(stills) = &plan.origin {
+        for (at, (still, _)) in stills.iter().enumerate() {
+            descriptors.push((still.memory(), memory::still_memory(root, at)));
+        }
     }
     let entry = Arena::entry_of(room.start);
     let stub = stub::spawn(&stub::Plan { base: room.start, bytes: &bytes, entry, descriptors: &descriptors });
     let stub = stub.of("fork the stub of", 0)?;
     drop(theirs);
     reap(stub.pid)?;
-    finish(image, control, &bytes, room.start, &draft.entries, &rest, read)
+    finish(tree, control, &bytes, room.start, &draft.entries, &rest, read)
 }
 
 /// A zygote that is a fork of an older one, with the differences read from the still.
 fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) -> Result<Zygote, Error> {
     let at = start::other_half(older.facts.arena.start);
-    let mut draft = Draft::new(&capture.image, spec.seccomp, at, spec.memory_nodes);
+    let mut draft = Draft::new(&capture.tree, spec.seccomp, at, spec.memory_nodes);
     let (root, control_number) = (draft.root(), draft.transit.control);
     let script = &mut draft.script;
     // As the branch script of the older zygote leaves them: new control socket, arena file, root filesystem, the still's memory. The
     // inherited control socket may have any number above these.
     script.call(libc::SYS_dup3, [0u64.into(), control_number.into(), libc::O_CLOEXEC.into()], Check::Success);
     script.call(libc::SYS_dup3, [2u64.into(), root.into(), libc::O_CLOEXEC.into()], Check::Success);
-    let memory = memory::still_memory(root);
+    let memory = memory::still_memory(root, 0);
     script.call(libc::SYS_dup3, [3u64.into(), memory.into(), libc::O_CLOEXEC.into()], Check::Success);
     let above = memory + 1;
     script.call(libc::SYS_close_range, [above.into(), u64::from(u32::MAX).into(), 0u64.into()], Check::Success);
@@ -242,30 +254,32 @@ fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) 
     script.call(libc::SYS_munmap, [start.into(), (end - start).into()], Check::Success);
     let tail = script.call(libc::SYS_munmap, [0u64.into(), 0u64.into()], Check::Success);
     let rest = delta::plan(&mut draft.arena, &mut draft.script, capture, base, root)?;
-    inherit(&mut draft.arena, &mut draft.script, &capture.image, None);
+    inherit(&mut draft.arena, &mut draft.script, &capture.tree, None);
     let construct = draft.complete();
     draft.arena.set_entry(construct);
-    let used = room(&draft.arena, &capture.image);
+    let used = room(&draft.arena, &capture.tree);
     draft.arena.set_args(construct, tail, &[at + used, HALF_BYTES - used]);
-    let bytes = arena_bytes(draft.arena, &capture.image)?;
+    let bytes = arena_bytes(draft.arena, &capture.tree)?;
     let file = arena_file(&bytes)?;
     let (control, theirs) = seqpacket::pair().of("make a socket for", older.facts.pid)?;
-    older.request_branch([theirs.as_fd(), file.as_fd(), spec.rootfs, capture.still.memory()])?;
+    older.request_branch([theirs.as_fd(), file.as_fd(), spec.rootfs, capture.stills[0].memory()])?;
     drop(theirs);
-    let read: ReadPages<'_> = &mut |at, bytes| capture.still.read(at, bytes);
-    let (zygote, _) = finish(&capture.image, control, &bytes, at, &draft.entries, &rest, read)?;
+    let read: ReadPages<'_> = &mut |at, bytes| capture.stills[0].read(at, bytes);
+    let (zygote, _) = finish(&capture.tree, control, &bytes, at, &draft.entries, &rest, read)?;
     Ok(zygote)
 }
 
 /// Bytes of the whole arena. Copies keep it, and a capture of one of them uses it again: so it has room for that.
-fn room(arena: &Arena, image: &ProgramImage) -> u64 {
-    let xsave_bytes = image.threads.iter().map(|thread| thread.xsave.len()).max().unwrap_or(0);
-    let capture = inject::room(image.threads.len(), xsave_bytes, image.dont_fork.len(), image.posix_timers.len());
-    arena.len().next_multiple_of(PAGE).max(capture)
+fn room(arena: &Arena, tree: &Tree) -> u64 {
+    let capture = |image: &ProgramImage| {
+        let xsave_bytes = image.threads.iter().map(|thread| thread.xsave.len()).max().unwrap_or(0);
+        inject::room(image.threads.len(), xsave_bytes, image.dont_fork.len(), image.posix_timers.len())
+    };
+    tree.images().map(capture).fold(arena.len().next_multiple_of(PAGE), u64::max)
 }
 
-fn arena_bytes(arena: Arena, image: &ProgramImage) -> Result<Vec<u8>, Error> {
-    let room = room(&arena, image) as usize;
+fn arena_bytes(arena: Arena, tree: &Tree) -> Result<Vec<u8>, Error> {
+    let room = room(&arena, tree) as usize;
     let mut bytes = arena.into_bytes();
     bytes.resize(room, 0);
     if bytes.len() as u64 > ARENA_BYTES_MAX {
@@ -284,7 +298,7 @@ fn arena_file(bytes: &[u8]) -> Result<File, Error> {
 
 /// Waits for the new zygote and completes what it could not do itself.
 fn finish(
-    image: &ProgramImage,
+    tree: &Tree,
     control: OwnedFd,
     arena: &[u8],
     at: u64,
@@ -294,20 +308,21 @@ fn finish(
 ) -> Result<(Zygote, Option<OwnedFd>), Error> {
     let (pid, faults) = built(control.as_fd(), arena, at)?;
     fill_outside(pid, &rest.outside, read)?;
-    set_coredump_filter(pid, image.attributes.coredump_filter)?;
+    set_coredump_filter(pid, tree.first().attributes.coredump_filter)?;
     let facts = ZygoteFacts {
         pid,
-        main_tid: image.threads[0].tid,
-        threads: image.threads.len(),
-        mappings: image.mappings.len(),
-        descriptors: image.files.iter().map(|file| file.numbers.len()).sum(),
+        main_tid: tree.first().threads[0].tid,
+        processes: tree.members.len(),
+        threads: tree.images().map(|image| image.threads.len()).sum(),
+        mappings: tree.images().map(|image| image.mappings.len()).sum(),
+        descriptors: tree.images().flat_map(|image| &image.files).map(|file| file.numbers.len()).sum(),
         memory_bytes: rest.memory_bytes,
         huge_bytes: huge_bytes(pid)?,
-        copied_bytes: image.copied_bytes(),
+        copied_bytes: tree.copied_bytes(),
         arena: base::id::Arena { start: at, end: at + arena.len() as u64 },
         entry: entries.receive,
         working_set: entries.working_set,
-        clocks: image.clocks,
+        clocks: tree.first().clocks,
     };
     Ok((Zygote::from_parts(facts, control), faults))
 }
@@ -322,10 +337,10 @@ fn set_coredump_filter(pid: i32, filter: Option<u32>) -> Result<(), Error> {
     std::fs::write(&path, text).on("write", path)
 }
 
-/// A range that is free in the image and in this process.
-fn free_room(image: &ProgramImage, own: &[MapLine]) -> Result<Range, Error> {
-    let taken: Vec<Range> =
-        image.mappings.iter().map(|mapping| mapping.range).chain(own.iter().map(|line| line.range)).collect();
+/// A range that is free in all processes of the program, and in this one.
+fn free_room(tree: &Tree, own: &[MapLine]) -> Result<Range, Error> {
+    let mapped = tree.members.iter().flat_map(Member::mapped).chain(tree.parked().map(|(_, range)| range));
+    let taken: Vec<Range> = mapped.chain(own.iter().map(|line| line.range)).collect();
     (0..ROOM_TRIES)
         .map(|n| ROOM_FIRST + n * ROOM_BYTES)
         .map(|start| Range { start, end: start + ROOM_BYTES })
@@ -337,7 +352,7 @@ fn free_room(image: &ProgramImage, own: &[MapLine]) -> Result<Range, Error> {
 ///
 /// The vDSO and its data pages keep their distance from each other: its code finds the data relative to itself.
 fn clear_address_space(script: &mut Script, room: Range, own: &[MapLine], image: &ProgramImage) {
-    let aside = room.end - VDSO_ROOM_BYTES;
+    let aside = room.end - ASIDE_BYTES;
     let ours: Vec<&MapLine> = own.iter().filter(|line| line.path.starts_with(b"[v")).collect();
     let our_base = ours.first().map_or(0, |line| line.range.start);
     let image_base = image.vdso.first().map_or(0, |(_, range)| range.start);

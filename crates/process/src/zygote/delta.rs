@@ -14,7 +14,7 @@ use super::memory::{self, OpenFiles, READ, Rest, WRITE};
 use crate::{
     capture::Capture,
     error::{Context, Error},
-    image::{Backing, Mapping, ProgramImage, within},
+    image::{Backing, Kin, Mapping, ProgramImage, within},
     observe::sort::{Sort, name_of, sort},
     script::{Arena, Check, Script},
 };
@@ -62,10 +62,11 @@ pub(super) fn plan(
         let path = format!("/proc/{pid}/pagemap");
         File::open(&path).on("open", path)
     };
-    let maps = PageMaps { still: open(capture.still.pid())?, base: open(base.pid)?, capture };
+    let (image, still) = (capture.tree.first(), &capture.stills[0]);
+    let maps = PageMaps { still: open(still.pid())?, base: open(base.pid)?, pid: still.pid() };
     let everywhere = Range { start: 0, end: base.lines.last().map_or(0, |line| line.range.end) };
     let guards = remote::guard_pages(&maps.base, everywhere).of("scan the page map", base.pid)?;
-    let pieces: Vec<Piece> = capture.image.mappings.iter().flat_map(|mapping| pieces(mapping, &base.lines)).collect();
+    let pieces: Vec<Piece> = image.mappings.iter().flat_map(|mapping| pieces(mapping, &base.lines)).collect();
     for gone in gone(&pieces, &base.lines) {
         unmap(script, gone);
     }
@@ -81,18 +82,18 @@ pub(super) fn plan(
                     advise_gone(script, run);
                 }
                 let here = |guards: &[Range]| within(guards, mapping.range);
-                let (before, now) = (here(&guards), here(&capture.image.guards));
+                let (before, now) = (here(&guards), here(&image.guards));
                 script.advise(&remote::subtract(&before, &now), remote::MADV_GUARD_REMOVE);
                 after.advise(&remote::subtract(&now, &before), remote::MADV_GUARD_INSTALL);
                 (mapping, difference.changed, difference.all_bytes)
             }
             Piece::New(mapping) => {
                 let private = matches!(mapping.backing, Backing::Anonymous | Backing::File { .. });
-                let runs = if private { capture.private_pages(&maps.still, mapping.range)? } else { Vec::new() };
+                let runs = if private { maps.private_pages(mapping.range)? } else { Vec::new() };
                 if !memory::map(arena, script, mapping, !runs.is_empty(), &mut files) {
                     continue;
                 }
-                memory::finish(arena, &mut after, mapping, !runs.is_empty(), &capture.image.guards);
+                memory::finish(arena, &mut after, mapping, !runs.is_empty(), &image.guards);
                 let bytes = runs.iter().map(|run| run.end - run.start).sum();
                 (mapping, runs, bytes)
             }
@@ -109,7 +110,7 @@ pub(super) fn plan(
         readable.extend(changed);
     }
     files.close(script);
-    memory::read_memory(script, memory::still_memory(root), &readable);
+    memory::read_memory(script, memory::still_memory(root, 0), &Kin::default(), &readable);
     script.append(after);
     Ok(rest)
 }
@@ -160,9 +161,10 @@ fn cut(mapping: &Mapping, range: Range) -> Mapping {
     piece.range = range;
     match &mut piece.backing {
         Backing::Anonymous => {}
-        Backing::File { offset, .. } | Backing::SharedFile { offset, .. } | Backing::Object { offset, .. } => {
-            *offset += skipped
-        }
+        Backing::File { offset, .. }
+        | Backing::SharedFile { offset, .. }
+        | Backing::Object { offset, .. }
+        | Backing::Handed { offset, .. } => *offset += skipped,
     }
     piece
 }
@@ -209,10 +211,11 @@ fn gone(pieces: &[Piece], lines: &[MapLine]) -> Vec<Range> {
     gone
 }
 
-struct PageMaps<'a> {
+struct PageMaps {
     still: File,
     base: File,
-    capture: &'a Capture,
+    /// The still's.
+    pid: i32,
 }
 
 /// What to do about a mapping that both have.
@@ -225,10 +228,14 @@ struct Difference {
     all_bytes: u64,
 }
 
-impl PageMaps<'_> {
+impl PageMaps {
+    fn private_pages(&self, range: Range) -> Result<Vec<Range>, Error> {
+        remote::private_pages(&self.still, range).of("scan the page map", self.pid)
+    }
+
     fn difference(&self, range: Range) -> Result<Difference, Error> {
-        let pid = self.capture.still.pid();
-        let ours = self.capture.private_pages(&self.still, range)?;
+        let pid = self.pid;
+        let ours = self.private_pages(range)?;
         let theirs = remote::private_pages(&self.base, range).of("scan the page map", pid)?;
         let mut changed = Vec::new();
         for run in &ours {

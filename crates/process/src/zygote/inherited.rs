@@ -1,18 +1,18 @@
 //! What copies inherit from their zygote as a process, beside its memory: signal actions, limits, personality.
 
 use crate::{
-    image::ProgramImage,
+    image::Tree,
     script::{Arena, Check, Script},
     start::{self, limit_bounding_set},
 };
 
-const PR_SET_MM_MAP: i32 = 14;
 const RLIMIT_NOFILE: usize = 7;
 const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;
 
 /// Adds what copies inherit: actions, the kernel's view of the address space, limits. Their ids are those of a user namespace, so not those.
 /// `program` is the descriptor of the program's file, if the kernel is to be told of it.
-pub(super) fn inherit(arena: &mut Arena, script: &mut Script, image: &ProgramImage, program: Option<i32>) {
+pub(super) fn inherit(arena: &mut Arena, script: &mut Script, tree: &Tree, program: Option<i32>) {
+    let image = tree.first();
     let name = arena.text(b"pando-zygote");
     script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
     script.call(libc::SYS_setsid, [], Check::Success);
@@ -27,21 +27,12 @@ pub(super) fn inherit(arena: &mut Arena, script: &mut Script, image: &ProgramIma
             );
         }
     }
-    let auxv = arena.data(&image.layout.auxv, 8);
-    // struct prctl_mm_map: eleven addresses, auxv, and two 32-bit words: its size and the program's descriptor (-1: as it
-    // was).
-    let mut map = image.layout.fields.to_vec();
-    map.push(auxv);
-    map.push(image.layout.auxv.len() as u64 | u64::from(program.unwrap_or(-1) as u32) << 32);
-    let map = arena.words(&map);
-    let args =
-        [libc::PR_SET_MM.into(), PR_SET_MM_MAP.into(), map.into(), ((11 * 8 + 8 + 8) as u64).into(), 0u64.into()];
-    script.call(libc::SYS_prctl, args, Check::Success);
+    start::set_layout(arena, script, image, program);
     for bit in (0..64).filter(|bit| image.membarrier >> bit & 1 != 0) {
         script.call(libc::SYS_membarrier, [(1u64 << bit).into(), 0u64.into(), 0u64.into()], Check::Success);
     }
     for (resource, (soft, hard)) in image.limits.iter().enumerate() {
-        match start::is_set_late(resource, image) {
+        match start::is_set_late(resource, tree) {
             true if resource == RLIMIT_NOFILE => {}
             true => start::lift_limit(arena, script, resource),
             false => start::set_limit(arena, script, resource, *soft, *hard),

@@ -5,8 +5,9 @@ use sys::remote::{self, Range};
 
 use crate::{
     error::{Context, Error},
-    image::{Backing, Mapping, ProgramImage, within},
+    image::{Backing, Kin, Mapping, Member, Tree, within},
     script::{Arena, Check, Script},
+    start::seal_one,
     stop::still::Still,
 };
 
@@ -18,7 +19,6 @@ const HUGE_USED_MIN: u64 = HUGE / 2;
 const BYTES_MAX: u64 = 0x7fff_f000;
 
 const MADV_COLLAPSE: i32 = 25;
-const SYS_MSEAL: i64 = 462;
 const MAP_DROPPABLE: i32 = 8;
 const PR_SET_VMA: i32 = 0x5356_4d41;
 pub(super) const READ: u64 = 1;
@@ -36,80 +36,97 @@ pub(super) struct Rest {
 
 /// Where a zygote's pages come from.
 pub(super) enum Origin<'a> {
-    /// The zygote reads them from a still, straight into place.
-    Still { still: &'a Still, pagemap: File },
+    /// The zygote reads them from the stills of all processes, straight into place.
+    Stills(Vec<(&'a Still, File)>),
     /// Those of a checkpoint, in order: anonymous ones arrive by fault, changed pages of private files are written from outside (the kernel
     /// raises no faults for files).
     Checkpoint { pages: &'a [Range], of_files: &'a [Range] },
 }
 
 impl<'a> Origin<'a> {
-    pub(super) fn still(still: &'a Still) -> Result<Self, Error> {
-        let path = format!("/proc/{}/pagemap", still.pid());
-        Ok(Self::Still { still, pagemap: File::open(&path).on("open", path)? })
+    pub(super) fn stills(stills: &'a [Still]) -> Result<Self, Error> {
+        let with_map = |still: &'a Still| -> Result<_, Error> {
+            let path = format!("/proc/{}/pagemap", still.pid());
+            Ok((still, File::open(&path).on("open", path)?))
+        };
+        Ok(Self::Stills(stills.iter().map(with_map).collect::<Result<_, _>>()?))
     }
 
-    /// The runs of pages that belong to the program alone.
-    fn pages(&self, mapping: &Mapping) -> Result<Vec<Range>, Error> {
+    /// The runs of pages that belong to the process at place `at` alone, where the zygote has them.
+    fn pages(&self, at: usize, kin: &Kin, mapping: &Mapping) -> Result<Vec<Range>, Error> {
         if !mapping.is_private() || mapping.flags.wipe_on_fork {
             return Ok(Vec::new());
         }
         match self {
-            Self::Still { still, pagemap } => {
-                remote::private_pages(pagemap, mapping.range).of("scan the page map", still.pid())
+            Self::Stills(stills) => {
+                let (still, pagemap) = &stills[at];
+                let runs = remote::private_pages(pagemap, mapping.range).of("scan the page map", still.pid())?;
+                Ok(runs.into_iter().map(|run| kin.place(run)).collect())
             }
             Self::Checkpoint { pages, of_files } => {
                 let runs = if mapping.backing == Backing::Anonymous { pages } else { of_files };
-                Ok(within(runs, mapping.range))
+                Ok(within(runs, kin.place(mapping.range)))
             }
         }
     }
 }
 
-/// The number of the still's `/proc/PID/mem` while building: behind that of the root filesystem.
-pub(super) fn still_memory(root: i32) -> i32 {
-    root + 1
+/// The number of the `/proc/PID/mem` of the still of the process at place `at` while building: they are behind that of the root filesystem.
+pub(super) fn still_memory(root: i32, at: usize) -> i32 {
+    root + 1 + at as i32
 }
 
 /// Adds the steps that make the zygote's mappings and fill them. `root` is the number of the root filesystem's descriptor.
 pub(super) fn plan(
     arena: &mut Arena,
     script: &mut Script,
-    image: &ProgramImage,
+    tree: &Tree,
     origin: &Origin<'_>,
     root: i32,
     huge_pages: bool,
 ) -> Result<Rest, Error> {
     let mut rest = Rest::default();
-    let mut readable: Vec<Range> = Vec::new();
     let mut files = OpenFiles::new(root);
     let mut after = Script::default();
-    for mapping in &image.mappings {
-        let mut runs = origin.pages(mapping)?;
-        rest.memory_bytes += runs.iter().map(|run| run.end - run.start).sum::<u64>();
-        if matches!(origin, Origin::Checkpoint { .. }) && !runs.is_empty() {
-            if mapping.backing != Backing::Anonymous {
-                rest.outside.append(&mut runs);
+    let mut readable: Vec<Vec<Range>> = Vec::new();
+    for (at, Member { image, kin }) in tree.members.iter().enumerate() {
+        let guards: Vec<Range> = image.guards.iter().map(|range| kin.place(*range)).collect();
+        let mut own = Vec::new();
+        for mapping in &image.mappings {
+            let mut runs = origin.pages(at, kin, mapping)?;
+            rest.memory_bytes += runs.iter().map(|run| run.end - run.start).sum::<u64>();
+            if matches!(origin, Origin::Checkpoint { .. }) && !runs.is_empty() {
+                if mapping.backing != Backing::Anonymous {
+                    rest.outside.append(&mut runs);
+                }
+                runs.clear();
             }
-            runs.clear();
+            let mut mapping = kin.placed(mapping);
+            // Copies seal what they have moved or unmapped the rest of.
+            mapping.flags.sealed &= tree.is_single();
+            if !map(arena, script, &mapping, !runs.is_empty(), &mut files) {
+                continue;
+            }
+            if huge_pages
+                && mapping.backing == Backing::Anonymous
+                && !mapping.flags.no_huge
+                && mapping.protection & READ != 0
+            {
+                collapse(&mut after, &runs);
+            }
+            finish(arena, &mut after, &mapping, !runs.is_empty(), &guards);
+            if mapping.protection & READ != 0 { own.extend(runs) } else { rest.outside.extend(runs) }
         }
-        if !map(arena, script, mapping, !runs.is_empty(), &mut files) {
-            continue;
-        }
-        if huge_pages
-            && mapping.backing == Backing::Anonymous
-            && !mapping.flags.no_huge
-            && mapping.protection & READ != 0
-        {
-            collapse(&mut after, &runs);
-        }
-        finish(arena, &mut after, mapping, !runs.is_empty(), &image.guards);
-        if mapping.protection & READ != 0 { readable.extend(runs) } else { rest.outside.extend(runs) }
+        readable.push(own);
     }
     files.close(script);
     match origin {
-        Origin::Still { .. } => read_memory(script, still_memory(root), &readable),
-        Origin::Checkpoint { pages, .. } => rest.by_fault.extend(image.by_fault(pages)),
+        Origin::Stills(_) => {
+            for (at, runs) in readable.iter().enumerate() {
+                read_memory(script, still_memory(root, at), &tree.members[at].kin, runs);
+            }
+        }
+        Origin::Checkpoint { pages, .. } => rest.by_fault.extend(tree.by_fault(pages)),
     }
     script.append(after);
     Ok(rest)
@@ -183,7 +200,7 @@ pub(super) fn map(
             let args = [address, length, protection, flags.into(), crate::script::Arg::Result(file), (*offset).into()];
             script.call(libc::SYS_mmap, args, Check::Equal(start as i64));
         }
-        Backing::SharedFile { .. } | Backing::Object { .. } => return false,
+        Backing::SharedFile { .. } | Backing::Object { .. } | Backing::Handed { .. } => return false,
     }
     true
 }
@@ -222,20 +239,20 @@ pub(super) fn finish(arena: &mut Arena, script: &mut Script, mapping: &Mapping, 
     // Only now: a guard page cannot be joined into a huge one, and a sealed mapping takes none.
     script.advise(&within(guards, mapping.range), remote::MADV_GUARD_INSTALL);
     if flags.sealed {
-        script.call(SYS_MSEAL, [address.into(), length.into(), 0u64.into()], Check::Success);
+        seal_one(script, mapping);
     }
 }
 
-/// Adds the reading of the still's memory into place, from its `/proc/PID/mem` at descriptor `memory`.
+/// Adds the reading of a still's memory into these places, from its `/proc/PID/mem` at descriptor `memory`.
 ///
 /// Not by `process_vm_readv`: that pins pages, for which the kernel first gives the still a page of its own instead of each one that it
 /// shares with the source. It takes twice the time, and the memory once more (`FAULT_FLAG_UNSHARE` in mm/gup.c).
-pub(super) fn read_memory(script: &mut Script, memory: i32, runs: &[Range]) {
+pub(super) fn read_memory(script: &mut Script, memory: i32, kin: &Kin, runs: &[Range]) {
     for run in runs {
         let mut start = run.start;
         while start < run.end {
             let bytes = (run.end - start).min(BYTES_MAX);
-            let args = [memory.into(), start.into(), bytes.into(), start.into()];
+            let args = [memory.into(), start.into(), bytes.into(), kin.origin(start).into()];
             script.call(libc::SYS_pread64, args, Check::Equal(bytes as i64));
             start += bytes;
         }

@@ -32,7 +32,7 @@ pub(super) fn run(
         ptrace::set_signal_mask(zygote, stopped::ONLY_TRAP).of("unblock the trap of", zygote)?;
         request()?;
         let syscall = stopped::blob_syscall(arena.start);
-        let mut stepper = Stepper { syscall, released: Vec::new(), waiting: Vec::new() };
+        let mut stepper = Stepper { syscall, released: Vec::new(), waiting: None, has_copy: false };
         let result = stepper.run(zygote, entry, true);
         for tid in stepper.released.drain(..).rev() {
             ptrace::detach(tid, 0).of("let go of thread", tid)?;
@@ -60,8 +60,10 @@ struct Stepper {
     syscall: u64,
     /// Threads that need only be let go.
     released: Vec<i32>,
-    /// Copies whose helper has not ended yet, each with its script.
-    waiting: Vec<(i32, u64)>,
+    /// The copy whose helper has not ended yet, with its script.
+    waiting: Option<(i32, u64)>,
+    /// Whether the helper has made the copy: processes that are cloned from then on are the copy's own.
+    has_copy: bool,
 }
 
 /// An operation as read from the arena.
@@ -113,10 +115,9 @@ impl Stepper {
             at = match operation.kind() {
                 kind if kind == Kind::Call as u32 || kind == Kind::Spawn as u32 => {
                     let nr = operation.word(8) as i64;
-                    if nr == libc::SYS_exit || nr == libc::SYS_exit_group {
-                        self.exit(tid, &base, nr, operation.arg(0))?;
-                        let waiting = std::mem::take(&mut self.waiting);
-                        return waiting.into_iter().try_for_each(|(copy, script)| self.child(copy, script));
+                    if nr == libc::SYS_exit || nr == libc::SYS_exit_group || nr == libc::SYS_kill {
+                        self.end(tid, &base, nr, [operation.arg(0), operation.arg(1)])?;
+                        return self.waiting.take().map_or(Ok(()), |(copy, script)| self.child(copy, script));
                     }
                     self.call(tid, &memory, &base, at, &operation)?;
                     if nr == libc::SYS_arch_prctl {
@@ -173,10 +174,10 @@ impl Stepper {
         }
         let mut events = StepEvents::default();
         let result = stopped::step_call(tid, base, self.syscall, (operation.word(8) as i64, args), &mut events)?;
-        // A copy waits for the end of its helper, which alone makes a process by this call.
-        let is_copy = operation.word(8) as i64 == libc::SYS_clone3 && leads_process(events.child)?;
+        // A copy waits for the end of its helper, which makes it by this call.
+        let is_copy = operation.word(8) as i64 == libc::SYS_clone3 && !self.has_copy && leads_process(events.child)?;
         if is_copy {
-            self.waiting.push((events.child, operation.target()));
+            (self.has_copy, self.waiting) = (true, Some((events.child, operation.target())));
         } else if events.child != 0 {
             self.child(events.child, operation.target())?;
         }
@@ -199,9 +200,10 @@ impl Stepper {
         }
     }
 
-    fn exit(&self, tid: i32, base: &Registers, nr: i64, status: u64) -> Result<(), Error> {
-        let ended =
-            stopped::step_call(tid, base, self.syscall, (nr, [status, 0, 0, 0, 0, 0]), &mut StepEvents::default());
+    /// Makes the last call of a process: it exits, or kills itself.
+    fn end(&self, tid: i32, base: &Registers, nr: i64, [first, second]: [u64; 2]) -> Result<(), Error> {
+        let arguments = [first, second, 0, 0, 0, 0];
+        let ended = stopped::step_call(tid, base, self.syscall, (nr, arguments), &mut StepEvents::default());
         match ended {
             Err(Error::Unexpected { .. }) => Ok(()),
             Err(error) => Err(error),

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::StateError;
-use crate::image::{Attributes, ProgramImage};
+use crate::image::{Attributes, Kin, Member, ProgramImage, Tree, Zombie};
 
 /// One section.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,10 +30,61 @@ mod tag {
     pub(super) const ATTRIBUTES: u16 = 9;
     pub(super) const MEMORY_FILES: u16 = 11;
     pub(super) const PRIVILEGES: u16 = 12;
+    pub(super) const OTHERS: u16 = 13;
 }
 
-/// The sections of an image.
-pub(super) fn of(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
+/// What a program has beside its first process.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Others {
+    handed_from: i32,
+    /// Of the first process.
+    kin: Kin,
+    members: Vec<Encoded>,
+    zombies: Vec<Zombie>,
+}
+
+/// Another process. Its image and its sections have the forms that those of the first have.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Encoded {
+    kin: Kin,
+    #[serde(with = "serde_bytes")]
+    image: Vec<u8>,
+}
+
+/// The sections of a program.
+pub(super) fn of(tree: &Tree) -> Result<Vec<Section>, StateError> {
+    let mut sections = of_image(tree.first())?;
+    if !tree.is_single() {
+        let encoded = |member: &Member| -> Result<Encoded, StateError> {
+            let image =
+                postcard::to_stdvec(&(&member.image, of_image(&member.image)?)).map_err(StateError::Encoding)?;
+            Ok(Encoded { kin: member.kin.clone(), image })
+        };
+        let members = tree.members[1..].iter().map(encoded).collect::<Result<_, _>>()?;
+        let (kin, zombies) = (tree.members[0].kin.clone(), tree.zombies.clone());
+        put(&mut sections, tag::OTHERS, &Others { handed_from: tree.handed_from, kin, members, zombies })?;
+    }
+    Ok(sections)
+}
+
+/// Puts them where they belong.
+pub(super) fn apply(sections: Vec<Section>, tree: &mut Tree) -> Result<(), StateError> {
+    let (others, own): (Vec<Section>, Vec<Section>) = sections.into_iter().partition(|one| one.tag == tag::OTHERS);
+    apply_to_image(own, &mut tree.members[0].image)?;
+    for Section { bytes, .. } in others {
+        let Others { handed_from, kin, members, zombies } = get(&bytes)?;
+        (tree.handed_from, tree.members[0].kin, tree.zombies) = (handed_from, kin, zombies);
+        for Encoded { kin, image } in members {
+            let (mut image, sections): (ProgramImage, Vec<Section>) = get(&image)?;
+            apply_to_image(sections, &mut image)?;
+            tree.members.push(Member { image, kin });
+        }
+    }
+    Ok(())
+}
+
+/// The sections of one process.
+fn of_image(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
     let mut sections = Vec::new();
     put(&mut sections, tag::LOCKS, &image.locks)?;
     put(&mut sections, tag::EXTENDED_REGISTERS, &image.extended)?;
@@ -50,8 +101,7 @@ pub(super) fn of(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
     Ok(sections)
 }
 
-/// Puts them where they belong.
-pub(super) fn apply(sections: Vec<Section>, image: &mut ProgramImage) -> Result<(), StateError> {
+fn apply_to_image(sections: Vec<Section>, image: &mut ProgramImage) -> Result<(), StateError> {
     for Section { tag, bytes } in sections {
         match tag {
             tag::LOCKS => image.locks = get(&bytes)?,

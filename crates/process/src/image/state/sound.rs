@@ -3,17 +3,36 @@
 
 use sys::remote::{PAGE, Range};
 
+use base::limits;
+
 use super::ProgramState;
-use crate::image::{Backing, FileKind, Mapping, ProgramImage, memory_files, xstate};
+use crate::image::{Backing, FileKind, Mapping, Member, ProgramImage, Tree, memory_files, places, xstate};
 
 /// End of the largest address space (five levels of page tables).
 const ADDRESS_END: u64 = 1 << 56;
 
 /// The first thing that cannot be.
 pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
-    let image = &state.image;
-    let mappings = || image.mappings.iter().map(|mapping| mapping.range);
+    let tree = &state.tree;
+    tree.images().try_for_each(check_image)?;
     let runs = || state.file_pages.iter().map(|pages| (pages.start, pages.bytes.len() as u64));
+    let rules = [
+        (kin_is_sound(tree), "its processes are in no order"),
+        (tree.is_single() || places_are_sound(tree), "the memory of its processes lies in one place"),
+        (handed_down_is_sound(tree), "its processes hand down what none can have"),
+        (runs().all(|(start, bytes)| start.checked_add(bytes).is_some()), "pages of files beyond all addresses"),
+    ];
+    if let Some((_, broken)) = rules.iter().find(|(holds, _)| !holds) {
+        return Err(broken);
+    }
+    match ascend(state.file_pages.iter().map(super::Pages::range)) {
+        true => Ok(()),
+        false => Err("pages of files overlap, or are not whole pages in order"),
+    }
+}
+
+fn check_image(image: &ProgramImage) -> Result<(), &'static str> {
+    let mappings = || image.mappings.iter().map(|mapping| mapping.range);
     let rules = [
         (!image.threads.is_empty(), "it has no thread"),
         (ascend(mappings()), "its mappings overlap, or are not whole pages in order"),
@@ -28,15 +47,47 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
         (image.privileges.is_sound(), "it has capabilities that no program of a sandbox has"),
         (xstate::is_sound(image), "its extended registers are not those that its format has"),
         (numbers_are_sound(image), "a descriptor has a number that none can have"),
-        (runs().all(|(start, bytes)| start.checked_add(bytes).is_some()), "pages of files beyond all addresses"),
     ];
-    if let Some((_, broken)) = rules.iter().find(|(holds, _)| !holds) {
-        return Err(broken);
-    }
-    match ascend(state.file_pages.iter().map(super::Pages::range)) {
-        true => Ok(()),
-        false => Err("pages of files overlap, or are not whole pages in order"),
-    }
+    rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, broken)| Err(*broken))
+}
+
+/// Parents come before their children.
+fn kin_is_sound(tree: &Tree) -> bool {
+    let parents = tree.members.iter().map(|member| member.kin.parent).enumerate();
+    tree.members.len() + tree.zombies.len() <= limits::PROCESSES_MAX
+        && parents.skip(1).all(|(at, parent)| parent < at)
+        && tree.zombies.iter().all(|zombie| zombie.parent < tree.members.len())
+}
+
+/// No two processes have memory at one place of the zygote, nor one where a process above it has some.
+fn places_are_sound(tree: &Tree) -> bool {
+    let holds = |member: &Member| {
+        member.kin.displaced.is_multiple_of(PAGE)
+            && member.image.mappings.iter().all(|mapping| member.kin.holds(mapping.range))
+    };
+    let mut parked: Vec<Range> = tree.parked().map(|(_, range)| range).collect();
+    parked.sort_unstable_by_key(|range| range.start);
+    let apart = |at: usize| {
+        let above = places::joined(tree.lineage(tree.members[at].kin.parent).flat_map(Member::mapped));
+        tree.members[at].parked().all(|range| places::is_free(&above, range))
+    };
+    tree.members[0].kin.displaced == 0
+        && tree.members.iter().all(holds)
+        && ascend(parked.into_iter())
+        && (1..tree.members.len()).all(apart)
+}
+
+fn handed_down_is_sound(tree: &Tree) -> bool {
+    tree.members.iter().all(|member| {
+        let inherited = member
+            .kin
+            .inherited
+            .iter()
+            .flat_map(|(number, own)| std::iter::once(*number).chain(own.iter().map(|(number, _)| *number)));
+        let objects = member.kin.hands_down.iter();
+        objects.clone().all(|(object, _)| *object < member.image.objects.len())
+            && inherited.chain(objects.map(|(_, number)| *number)).all(is_number)
+    })
 }
 
 fn is_whole(range: Range) -> bool {
@@ -61,7 +112,10 @@ fn offset_is_sound(mapping: &Mapping) -> bool {
     let length = mapping.range.end.saturating_sub(mapping.range.start);
     match mapping.backing {
         Backing::Anonymous => true,
-        Backing::File { offset, .. } | Backing::SharedFile { offset, .. } | Backing::Object { offset, .. } => {
+        Backing::File { offset, .. }
+        | Backing::SharedFile { offset, .. }
+        | Backing::Object { offset, .. }
+        | Backing::Handed { offset, .. } => {
             offset.is_multiple_of(PAGE) && offset.checked_add(length).is_some_and(|end| i64::try_from(end).is_ok())
         }
     }
@@ -72,17 +126,21 @@ fn vdso_is_sound(image: &ProgramImage) -> bool {
     image.vdso.iter().all(|(_, range)| range.start >= first && range.start <= range.end)
 }
 
-/// Numbers of descriptors, and those by which epoll sets know them.
-fn numbers_are_sound(image: &ProgramImage) -> bool {
+fn is_number(number: i32) -> bool {
     /// Far above what a kernel allows (`fs.nr_open`).
     const END: i32 = 1 << 30;
+    (0..END).contains(&number)
+}
+
+/// Numbers of descriptors, and those by which epoll sets know them.
+fn numbers_are_sound(image: &ProgramImage) -> bool {
     image.files.iter().all(|file| {
         let registered = match &file.kind {
             FileKind::Epoll { entries } => entries.as_slice(),
             _ => &[],
         };
         let numbers = file.numbers.iter().map(|(number, _)| *number).chain(registered.iter().map(|entry| entry.fd));
-        numbers.into_iter().all(|number| (0..END).contains(&number))
+        numbers.into_iter().all(is_number)
     })
 }
 
@@ -90,7 +148,7 @@ fn indices_are_sound(image: &ProgramImage) -> bool {
     let object = |object: usize| object < image.objects.len();
     let mapped = image.mappings.iter().all(|mapping| match mapping.backing {
         Backing::Object { object: index, .. } => object(index),
-        Backing::Anonymous | Backing::File { .. } | Backing::SharedFile { .. } => true,
+        Backing::Anonymous | Backing::File { .. } | Backing::SharedFile { .. } | Backing::Handed { .. } => true,
     });
     mapped
         && image.files.iter().all(|file| match file.kind {
@@ -134,7 +192,7 @@ mod tests {
     #[test]
     fn a_state_of_version_1_stays_readable() {
         let state = golden();
-        assert_eq!((state.image.threads.len(), state.image.pairs.len()), (1, 4));
+        assert_eq!((state.tree.members[0].image.threads.len(), state.tree.members[0].image.pairs.len()), (1, 4));
         let again = ProgramState::decode(&state.encode().unwrap()).unwrap();
         assert_eq!(format!("{again:?}"), format!("{state:?}"));
     }
@@ -163,17 +221,25 @@ mod tests {
     fn files_in_memory_stay_readable() {
         const GOLDEN: &[u8] = include_bytes!("../../../tests/golden/program-state-v3-memory-files.bin");
         let state = ProgramState::decode(GOLDEN).unwrap();
-        assert_eq!(state.image.memory_files, memory_files());
-        assert_eq!(ProgramState::decode(&state.encode().unwrap()).unwrap().image.memory_files, memory_files());
-        assert!(golden().image.memory_files.is_empty());
+        assert_eq!(state.tree.members[0].image.memory_files, memory_files());
+        assert_eq!(
+            ProgramState::decode(&state.encode().unwrap()).unwrap().tree.members[0].image.memory_files,
+            memory_files()
+        );
+        assert!(golden().tree.members[0].image.memory_files.is_empty());
     }
 
     /// The state of version 1 with every attribute that there is.
     fn with_attributes() -> ProgramState {
         let mut state = golden();
-        let mapping = state.image.mappings.iter_mut().find(|mapping| mapping.backing == Backing::Anonymous).unwrap();
+        let mapping = state.tree.members[0]
+            .image
+            .mappings
+            .iter_mut()
+            .find(|mapping| mapping.backing == Backing::Anonymous)
+            .unwrap();
         (mapping.flags.droppable, mapping.name) = (true, b"heap of mine".to_vec());
-        state.image.attributes = ProcessAttributes {
+        state.tree.members[0].image.attributes = ProcessAttributes {
             locked: vec![Locked { range: Range { start: 0x1000, end: 0x3000 }, on_fault: true }],
             lock_future: 6,
             oom_score_adj: Some(-17),
@@ -184,7 +250,7 @@ mod tests {
             merges_memory: true,
             chooses_timer_ids: true,
         };
-        state.image.threads[0].attributes = ThreadAttributes {
+        state.tree.members[0].image.threads[0].attributes = ThreadAttributes {
             death_signal: 12,
             machine_check: 1,
             secure_bits: 0x110,
@@ -211,14 +277,24 @@ mod tests {
         let apply = |change: fn(&mut ProgramState)| {
             let mut other = with_attributes();
             change(&mut other);
-            Attributes::of(&other.image).apply(&mut golden().image)
+            Attributes::of(&other.tree.members[0].image).apply(&mut golden().tree.members[0].image)
         };
         assert!(apply(|_| {}).is_ok());
-        assert!(apply(|state| state.image.threads.push(state.image.threads[0].clone())).is_err());
+        let one_more = |state: &mut ProgramState| {
+            let image = &mut state.tree.members[0].image;
+            image.threads.push(image.threads[0].clone());
+        };
+        assert!(apply(one_more).is_err());
         assert!(
             apply(|state| {
-                let named = state.image.mappings.iter().find(|mapping| !mapping.name.is_empty()).unwrap().clone();
-                state.image.mappings.push(named);
+                let named = state.tree.members[0]
+                    .image
+                    .mappings
+                    .iter()
+                    .find(|mapping| !mapping.name.is_empty())
+                    .unwrap()
+                    .clone();
+                state.tree.members[0].image.mappings.push(named);
             })
             .is_err()
         );
@@ -249,8 +325,8 @@ mod tests {
     fn descriptors_of_version_3_stay_readable() {
         const GOLDEN: &[u8] = include_bytes!("../../../tests/golden/program-state-v3-descriptors.bin");
         let state = ProgramState::decode(GOLDEN).unwrap();
-        assert_eq!(state.image.added, descriptors());
-        assert_eq!(ProgramState::decode(&state.encode().unwrap()).unwrap().image.added, descriptors());
+        assert_eq!(state.tree.members[0].image.added, descriptors());
+        assert_eq!(ProgramState::decode(&state.encode().unwrap()).unwrap().tree.members[0].image.added, descriptors());
     }
 
     #[test]
@@ -274,47 +350,62 @@ mod tests {
             let decoded = ProgramState::decode(&state.encode().unwrap());
             assert!(matches!(decoded, Err(StateError::Impossible(_))), "{what}");
         };
-        refused("no thread", |state| state.image.threads.clear());
+        refused("no thread", |state| state.tree.members[0].image.threads.clear());
         refused("an end before its start", |state| {
-            let range = &mut state.image.mappings[3].range;
+            let range = &mut state.tree.members[0].image.mappings[3].range;
             (range.start, range.end) = (range.end, range.start);
         });
-        refused("a mapping twice", |state| state.image.mappings.insert(1, state.image.mappings[0].clone()));
-        refused("half a page", |state| state.image.mappings[0].range.end -= 1);
-        refused("half of the extended registers", |state| state.image.threads[0].xsave.truncate(100));
-        refused("guard pages twice", |state| {
-            let range = state.image.mappings[0].range;
-            state.image.guards = vec![range, range];
+        refused("a mapping twice", |state| {
+            let image = &mut state.tree.members[0].image;
+            image.mappings.insert(1, image.mappings[0].clone());
         });
-        refused("the kernel's half", |state| state.image.mappings.last_mut().unwrap().range.end = 1 << 63);
+        refused("half a page", |state| state.tree.members[0].image.mappings[0].range.end -= 1);
+        refused("half of the extended registers", |state| state.tree.members[0].image.threads[0].xsave.truncate(100));
+        refused("guard pages twice", |state| {
+            let range = state.tree.members[0].image.mappings[0].range;
+            state.tree.members[0].image.guards = vec![range, range];
+        });
+        refused("the kernel's half", |state| {
+            state.tree.members[0].image.mappings.last_mut().unwrap().range.end = 1 << 63
+        });
         refused("an offset without end", |state| {
             let backing = Backing::File { path: Vec::new(), offset: u64::MAX - 0xfff };
-            state.image.mappings[0].backing = backing;
+            state.tree.members[0].image.mappings[0].backing = backing;
         });
         refused("an object that is not there", |state| {
-            state.image.mappings[0].backing = Backing::Object { object: 1 << 40, offset: 0 };
+            state.tree.members[0].image.mappings[0].backing = Backing::Object { object: 1 << 40, offset: 0 };
         });
-        refused("a memfd of nothing", |state| state.image.files[0].kind = FileKind::Memfd { object: 99, offset: 0 });
-        refused("the end of no pipe", |state| state.image.pipes.clear());
-        refused("the end of no pair", |state| state.image.pairs.clear());
-        refused("a name of a file that is not there", |state| state.image.memory_files.push(name_of(1)));
-        refused("a vDSO before its beginning", |state| state.image.vdso.last_mut().unwrap().1.start = 0);
+        refused("a memfd of nothing", |state| {
+            state.tree.members[0].image.files[0].kind = FileKind::Memfd { object: 99, offset: 0 }
+        });
+        refused("the end of no pipe", |state| state.tree.members[0].image.pipes.clear());
+        refused("the end of no pair", |state| state.tree.members[0].image.pairs.clear());
+        refused("a name of a file that is not there", |state| {
+            state.tree.members[0].image.memory_files.push(name_of(1))
+        });
+        refused("a vDSO before its beginning", |state| {
+            state.tree.members[0].image.vdso.last_mut().unwrap().1.start = 0
+        });
         refused("pages beyond all addresses", |state| {
             state.file_pages.push(Pages { start: u64::MAX - 0xfff, bytes: vec![0; 0x2000] });
         });
         refused("options of no socket", |state| {
-            state.image.added.sockets.push((1 << 40, AddedSocket { shutdown: 1, ..AddedSocket::default() }));
+            state.tree.members[0]
+                .image
+                .added
+                .sockets
+                .push((1 << 40, AddedSocket { shutdown: 1, ..AddedSocket::default() }));
         });
         refused("a group that is cut off", |state| {
             let groups = vec![vec![0; 143]];
-            state.image.added.sockets.push((0, AddedSocket { groups, ..AddedSocket::default() }));
+            state.tree.members[0].image.added.sockets.push((0, AddedSocket { groups, ..AddedSocket::default() }));
         });
         refused("an owner of nothing", |state| {
-            state.image.added.owners.push((99_999, SignalOwner { kind: 1, id: 2, signal: 0 }));
+            state.tree.members[0].image.added.owners.push((99_999, SignalOwner { kind: 1, id: 2, signal: 0 }));
         });
-        refused("a descriptor beyond all", |state| state.image.files[0].numbers[0].0 = i32::MAX);
+        refused("a descriptor beyond all", |state| state.tree.members[0].image.files[0].numbers[0].0 = i32::MAX);
         refused("a registration in no set", |state| {
-            state.image.added.reused.push(Reused { set: 99_999, entry: 0, fd: 3 });
+            state.tree.members[0].image.added.reused.push(Reused { set: 99_999, entry: 0, fd: 3 });
         });
         refused("pages before others", |state| state.file_pages.push(Pages { start: 0x1000, bytes: vec![0; 0x1000] }));
     }

@@ -15,7 +15,8 @@ const F_SEAL_SEAL: u32 = 1;
 
 impl Builder<'_> {
     /// An object becomes a memfd of the copy's own, with the content it had; its mappings and descriptors follow.
-    pub(super) fn object(&mut self, index: usize, object: &SharedObject) {
+    /// It is handed down by the number `handed`, if other processes need it.
+    pub(super) fn object(&mut self, index: usize, object: &SharedObject, handed: Option<i32>) {
         let name = self.arena.text(&object.name[..object.name.len().min(200)]);
         let allow = if object.seals == F_SEAL_SEAL { 0 } else { libc::MFD_ALLOW_SEALING };
         let made = self.make(libc::SYS_memfd_create, [name.into(), u64::from(libc::MFD_CLOEXEC | allow).into()]);
@@ -27,6 +28,10 @@ impl Builder<'_> {
         }
         // While it has the mode of a new one: the program's may forbid its own user to open it or to give it attributes.
         let made = self.move_up(made);
+        if let Some(number) = handed {
+            self.call(libc::SYS_dup3, [made.into(), number.into(), CLOSE_ON_EXEC.into()]);
+            self.numbers.0.insert(number);
+        }
         let mut is_first = true;
         for file in &self.image.files {
             if let FileKind::Memfd { object, offset } = file.kind
@@ -104,7 +109,7 @@ impl Builder<'_> {
         self.make(libc::SYS_openat, [libc::AT_FDCWD.into(), path.into(), flags.into()])
     }
 
-    fn shared_mapping(&mut self, start: u64, end: u64, protection: u64, file: i32, offset: u64) {
+    pub(super) fn shared_mapping(&mut self, start: u64, end: u64, protection: u64, file: i32, offset: u64) {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
         let args = [start.into(), (end - start).into(), protection.into(), flags.into(), file.into(), offset.into()];
         self.script.call(libc::SYS_mmap, args, Check::Equal(start as i64));

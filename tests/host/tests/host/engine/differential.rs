@@ -57,6 +57,9 @@ pub(super) fn cases() -> Vec<Case> {
         "attributes",
         "lowered_limits",
         "probe-go",
+        "tree",
+        "forks_children",
+        "shared_with_child",
     ]
     .iter()
     .map(|name| differential(name, &[&format!("{PROGRAMS}/{name}")]))

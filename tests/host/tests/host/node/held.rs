@@ -73,10 +73,14 @@ fn two_clients(node: &Node) -> Result<()> {
 
 fn slow(node: &Node) -> Result<()> {
     let id = sandbox(node)?;
-    let script = "sleep 0.3; head -c 20000000 /dev/zero; head -c 1048576 /dev/zero >&2";
-    let pid = start(node, &id, command(script, serde_json::json!({})))?;
+    // In parts that one who reads keeps up with, also where others have the processors.
+    let script = "read go; for part in $(seq 20); do head -c 1000000 /dev/zero; sleep 0.05; done; \
+                  head -c 1048576 /dev/zero >&2";
+    let pid = start(node, &id, command(script, serde_json::json!({"stdin": true})))?;
     let mut slow = Attached::new(node, &id, &pid)?;
-    let fast = Attached::new(node, &id, &pid)?.all()?;
+    let mut fast = Attached::new(node, &id, &pid)?;
+    fast.input(b"go\n")?;
+    let fast = fast.rest()?;
     ensure!(fast.stdout.len() == 20_000_000 && fast.stderr.len() == 1 << 20, "{} bytes", fast.stdout.len());
     ensure!(fast.notices.is_empty() && fast.status == Some(ExitStatus::Code(0)), "{:?}", fast.notices);
     let mut missed = 0u64;

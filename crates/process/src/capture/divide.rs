@@ -1,0 +1,232 @@
+//! Divides what was read of all processes together among those that make it again.
+//!
+//! An open file is made by the nearest process that all who have it descend from, or are. The two ends of a pipe or of a socket pair exist at once,
+//! so they have one maker, and so have shared memory and the open files of it. From its maker a file is handed down.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::RangeFrom,
+};
+
+use crate::{
+    image::{
+        Backing, FileKind, FileLock, LockKind, Member, OpenFile, Reused, SharedObject, TimerValue, Tree, WallTimer,
+        object_of, table,
+    },
+    observe::files::Files,
+    refusal::Refusal,
+};
+
+/// What was read of all processes together.
+pub(super) struct Common {
+    pub(super) files: Files,
+    pub(super) contents: Vec<SharedObject>,
+    pub(super) wall_timers: Vec<WallTimer>,
+}
+
+/// Gives every member what it makes and what it inherits. Mappings name objects by their places among `contents`, and by those among the objects
+/// of their process afterwards.
+pub(super) fn divide(common: Common, tree: &mut Tree) -> Vec<Refusal> {
+    let parents: Vec<usize> = tree.members.iter().map(|member| member.kin.parent).collect();
+    let makers = Makers::of(&common, &tree.members, &parents);
+    tree.handed_from = first_free(&common, &tree.members);
+    let mut numbers = tree.handed_from..;
+    let objects = divide_objects(&common, &makers.objects, &mut tree.members, &mut numbers);
+    divide_files(common, &makers.files, &objects, &mut tree.members, &mut numbers);
+    tree.members.iter().flat_map(|member| orphaned(member, tree.handed_from)).collect()
+}
+
+/// Who makes what.
+struct Makers {
+    files: Vec<usize>,
+    objects: Vec<usize>,
+}
+
+/// Things that one process has to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Group {
+    Pipe(usize),
+    Pair(usize),
+    Object(usize),
+}
+
+impl Makers {
+    fn of(common: &Common, members: &[Member], parents: &[usize]) -> Self {
+        let mut groups: HashMap<Group, usize> = HashMap::new();
+        let mut join = |group, user| {
+            let maker = groups.entry(group).or_insert(user);
+            *maker = Tree::common(parents, *maker, user);
+        };
+        for file in &common.files.files {
+            let Some(group) = group(file) else { continue };
+            holders(file).for_each(|holder| join(group, holder));
+        }
+        for (at, member) in members.iter().enumerate() {
+            member.image.mappings.iter().filter_map(object_of).for_each(|object| join(Group::Object(object), at));
+        }
+        let of_file = |file: &OpenFile| match group(file).and_then(|group| groups.get(&group)) {
+            Some(maker) => *maker,
+            None => holders(file).reduce(|a, b| Tree::common(parents, a, b)).unwrap_or(0),
+        };
+        let of_object = |object: usize| groups.get(&Group::Object(object)).copied().unwrap_or(0);
+        Self {
+            files: common.files.files.iter().map(of_file).collect(),
+            objects: (0..common.contents.len()).map(of_object).collect(),
+        }
+    }
+}
+
+fn group(file: &OpenFile) -> Option<Group> {
+    match file.kind {
+        FileKind::Pipe { pipe, .. } => Some(Group::Pipe(pipe)),
+        FileKind::UnixPair { pair, .. } => Some(Group::Pair(pair)),
+        FileKind::Memfd { object, .. } => Some(Group::Object(object)),
+        _ => None,
+    }
+}
+
+/// The places of the processes that have the file.
+fn holders(file: &OpenFile) -> impl Iterator<Item = usize> {
+    file.numbers.iter().map(|(number, _)| table::process_of(*number))
+}
+
+/// The first number above all descriptors, and above those by which epoll sets know files.
+fn first_free(common: &Common, members: &[Member]) -> i32 {
+    if members.len() == 1 {
+        return 0;
+    }
+    let registered = |file: &OpenFile| match &file.kind {
+        FileKind::Epoll { entries } => entries.iter().map(|entry| entry.fd).max(),
+        _ => None,
+    };
+    let files = &common.files.files;
+    let numbers = files.iter().flat_map(|file| &file.numbers).map(|(number, _)| table::fd_of(*number));
+    numbers.chain(files.iter().filter_map(registered)).max().unwrap_or(0) + 1
+}
+
+/// Gives each object to its maker; gives its place there.
+fn divide_objects(
+    common: &Common,
+    makers: &[usize],
+    members: &mut [Member],
+    numbers: &mut RangeFrom<i32>,
+) -> Vec<usize> {
+    let mut places = Vec::with_capacity(makers.len());
+    for ((object, content), &maker) in common.contents.iter().enumerate().zip(makers) {
+        let image = &mut members[maker].image;
+        let place = image.objects.len();
+        image.objects.push(content.clone());
+        image.added.objects.extend(common.files.added.object(object).map(|status| (place, status.clone())));
+        let shows = |member: &Member| member.image.mappings.iter().any(|mapping| object_of(mapping) == Some(object));
+        let is_shared = members.iter().enumerate().any(|(at, member)| at != maker && shows(member));
+        let number = if is_shared { numbers.next() } else { None };
+        members[maker].kin.hands_down.extend(number.map(|number| (place, number)));
+        places.push((place, number.unwrap_or_default()));
+    }
+    for (at, member) in members.iter_mut().enumerate() {
+        for mapping in &mut member.image.mappings {
+            if let Backing::Object { object, offset } = mapping.backing {
+                let (place, number) = places[object];
+                mapping.backing = match makers[object] == at {
+                    true => Backing::Object { object: place, offset },
+                    false => Backing::Handed { number, offset },
+                };
+            }
+        }
+    }
+    places.into_iter().map(|(place, _)| place).collect()
+}
+
+/// Gives each open file to its maker, and its number to all others who have it. `objects` are the places of objects in the images of their makers.
+fn divide_files(
+    common: Common,
+    makers: &[usize],
+    objects: &[usize],
+    members: &mut [Member],
+    numbers: &mut RangeFrom<i32>,
+) {
+    let Common { files: Files { files, pipes, pairs, locks, added, .. }, wall_timers, .. } = common;
+    let (mut pipe_places, mut pair_places) = (HashMap::new(), HashMap::new());
+    let mut by_number: HashMap<i32, usize> = HashMap::new();
+    // Of each file: its place in the image of its maker, and a number that it has there.
+    let mut places: Vec<(usize, i32)> = Vec::with_capacity(files.len());
+    for (at, (mut file, &maker)) in files.into_iter().zip(makers).enumerate() {
+        by_number.extend(file.numbers.iter().map(|(number, _)| (*number, at)));
+        let image = &mut members[maker].image;
+        match &mut file.kind {
+            FileKind::Pipe { pipe, .. } => {
+                *pipe = *pipe_places.entry(*pipe).or_insert_with_key(|pipe| moved(&pipes[*pipe], &mut image.pipes));
+            }
+            FileKind::UnixPair { pair, .. } => {
+                *pair = *pair_places.entry(*pair).or_insert_with_key(|pair| moved(&pairs[*pair], &mut image.pairs));
+            }
+            FileKind::Memfd { object, .. } => *object = objects[*object],
+            _ => {}
+        }
+        let place = image.files.len();
+        let users: BTreeSet<usize> = holders(&file).collect();
+        let of = |user: usize| -> Vec<(i32, bool)> {
+            let own = file.numbers.iter().filter(|(number, _)| table::process_of(*number) == user);
+            own.map(|(number, close_on_exec)| (table::fd_of(*number), *close_on_exec)).collect()
+        };
+        let mut own = of(maker);
+        let handed = if users.iter().any(|user| *user != maker) { numbers.next() } else { None };
+        for user in users.iter().filter(|user| **user != maker) {
+            members[*user].kin.inherited.extend(handed.map(|number| (number, of(*user))));
+        }
+        own.extend(handed.map(|number| (number, true)));
+        places.push((place, own.first().map_or(-1, |(number, _)| *number)));
+        file.numbers = own;
+        members[maker].image.files.push(file);
+    }
+    for (at, state) in added.sockets {
+        members[makers[at]].image.added.sockets.push((places[at].0, state));
+    }
+    for (at, owner) in added.owners {
+        members[makers[at]].image.added.owners.push((places[at].0, owner));
+    }
+    for Reused { set, entry, fd } in added.reused {
+        let reused = Reused { set: places[set].0, entry, fd: table::fd_of(fd) };
+        members[makers[set]].image.added.reused.push(reused);
+    }
+    for lock in locks {
+        let at = by_number[&lock.fd];
+        let (who, fd) = match lock.kind {
+            LockKind::Process => (table::process_of(lock.fd), table::fd_of(lock.fd)),
+            LockKind::OpenFile | LockKind::OpenFileRange => (makers[at], places[at].1),
+        };
+        members[who].image.locks.push(FileLock { fd, ..lock });
+    }
+    for timer in wall_timers {
+        let at = by_number[&timer.which];
+        members[makers[at]].image.wall_timers.descriptors.push(WallTimer { which: places[at].1, ..timer });
+    }
+}
+
+/// Adds what has no place yet to the image of its maker; gives its place.
+fn moved<T: Clone>(what: &T, to: &mut Vec<T>) -> usize {
+    to.push(what.clone());
+    to.len() - 1
+}
+
+/// What only descendants of its maker have, and needs more than to be made: its maker has closed it when all else is there.
+fn orphaned(member: &Member, handed_from: i32) -> Vec<Refusal> {
+    let image = &member.image;
+    let is_handed = |number: &i32| handed_from > 0 && *number >= handed_from;
+    let mut found = Vec::new();
+    for (at, file) in image.files.iter().enumerate() {
+        let Some((number, _)) = file.numbers.first().filter(|(number, _)| is_handed(number)) else { continue };
+        let what = match &file.kind {
+            FileKind::Timerfd { value, ticks, .. } if (*value, *ticks) != (TimerValue::default(), 0) => "a timer",
+            FileKind::Epoll { entries } if !entries.is_empty() => "an epoll set",
+            FileKind::Inotify { watches } if !watches.is_empty() => "an inotify instance",
+            _ if file.flags & libc::O_ASYNC != 0 => "a file that sends signals",
+            _ if image.added.owners.iter().any(|(owned, _)| *owned == at) => "a file that sends signals",
+            _ if image.locks.iter().any(|lock| lock.fd == *number) => "a locked file",
+            _ => continue,
+        };
+        let what = format!("{what} that several processes share, and their common parent has closed");
+        found.push(Refusal::UnknownDescriptor { fd: *number, what });
+    }
+    found
+}

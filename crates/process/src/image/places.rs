@@ -1,0 +1,98 @@
+//! Where a zygote has the memory of each process. The first one's lies where it belongs, and so does that of others for which that place is free. The
+//! memory of processes that were forked without executing another program lies elsewhere, all of it by the same distance: a copy moves it.
+
+use sys::remote::Range;
+
+use super::Tree;
+
+/// Distances are multiples of this, so that page tables move whole.
+const STEP: u64 = 64 << 30;
+/// Up to all addresses.
+const TRIES: u64 = 1 << 11;
+/// Below is what no program may map (`vm.mmap_min_addr`).
+const LOWEST: u64 = 1 << 16;
+
+/// Chooses the distances. False if there is no room.
+///
+/// A copy has the memory of its descendants until it has cloned them: that must not lie where the copy's own belongs.
+pub(crate) fn choose(tree: &mut Tree) -> bool {
+    let mut taken: Vec<Range> = tree.members[0].mapped().collect();
+    for at in 1..tree.members.len() {
+        let above = tree.lineage(tree.members[at].kin.parent).flat_map(|member| member.mapped());
+        let elsewhere = joined(taken.iter().copied().chain(above));
+        let own: Vec<Range> = tree.members[at].mapped().collect();
+        let moved = joined(elsewhere.iter().chain(&own).copied());
+        let member = &mut tree.members[at];
+        let found = (0..TRIES).any(|n| {
+            member.kin.displaced = n * STEP;
+            let forbidden = if n == 0 { &elsewhere } else { &moved };
+            let private = member.image.mappings.iter().filter(|mapping| mapping.is_private());
+            let mut places = private.map(|mapping| (mapping.range, member.kin.place(mapping.range)));
+            places.all(|(range, place)| member.kin.holds(range) && place.start >= LOWEST && is_free(forbidden, place))
+        });
+        if !found {
+            return false;
+        }
+        taken.extend(tree.members[at].parked());
+    }
+    true
+}
+
+/// The same addresses as ranges in order that do not touch.
+pub(crate) fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
+    let mut sorted: Vec<Range> = ranges.collect();
+    sorted.sort_unstable_by_key(|range| range.start);
+    let mut joined: Vec<Range> = Vec::with_capacity(sorted.len());
+    for range in sorted {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// Whether none of these ranges, which are in order, has an address of `range`.
+pub(crate) fn is_free(taken: &[Range], range: Range) -> bool {
+    let at = taken.partition_point(|taken| taken.end <= range.start);
+    taken.get(at).is_none_or(|taken| range.end <= taken.start)
+}
+
+/// What lies between these ranges, which are in order and do not touch, up to `end`.
+pub(crate) fn between(ranges: &[Range], end: u64) -> Vec<Range> {
+    let starts = std::iter::once(0).chain(ranges.iter().map(|range| range.end));
+    let ends = ranges.iter().map(|range| range.start).chain(std::iter::once(end));
+    starts.zip(ends).map(|(start, end)| Range { start, end }).filter(|range| range.start < range.end).collect()
+}
+
+/// These ranges as few larger ones, in order, that have nothing of `but`, which is in order.
+pub(crate) fn runs(ranges: Vec<Range>, but: &[Range]) -> Vec<Range> {
+    let mut runs: Vec<Range> = Vec::new();
+    for range in joined(ranges.into_iter()) {
+        match runs.last_mut() {
+            Some(last) if is_free(but, Range { start: last.end, end: range.start }) => last.end = range.end,
+            _ => runs.push(range),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> Range {
+        Range { start, end }
+    }
+
+    #[test]
+    fn ranges_are_joined_and_what_lies_between_them_is_found() {
+        let ranges = joined([range(40, 50), range(10, 20), range(20, 25), range(15, 18)].into_iter());
+        assert_eq!(ranges, [range(10, 25), range(40, 50)]);
+        assert_eq!(between(&ranges, 60), [range(0, 10), range(25, 40), range(50, 60)]);
+        assert_eq!(runs(vec![range(1, 2), range(4, 6), range(30, 31)], &ranges), [range(1, 6), range(30, 31)]);
+        assert!(
+            is_free(&ranges, range(25, 40)) && !is_free(&ranges, range(24, 26)) && !is_free(&ranges, range(49, 60))
+        );
+    }
+}

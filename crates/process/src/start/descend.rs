@@ -1,0 +1,256 @@
+//! Further processes of a copy. Each is cloned by its parent, which has the memory of all its descendants until then. It gives up what belongs to
+//! others and moves its own into place.
+
+use sys::remote::Range;
+
+use super::{
+    ASIDE_BYTES, CLONE_ARGS_BYTES, CloneArgs, HALF_BYTES, clone_args, copy::Copy, set_layout as tell_layout, vdso_aside,
+};
+use crate::{
+    image::{ProgramImage, Tree, Zombie, places},
+    script::{Arena, Arg, Check, Script},
+};
+
+/// End of user addresses with four-level page tables.
+const USER_END: u64 = 0x7fff_ffff_f000;
+const RLIMIT_CORE: usize = libc::RLIMIT_CORE as usize;
+/// Bytes of a signal mask.
+const MASK_BYTES: u64 = 8;
+
+/// What a process clones: its children that go on, and those that have ended.
+pub(super) struct Family {
+    /// Arguments of each clone, and the child's script.
+    children: Vec<(u64, u64)>,
+    zombies: Vec<i32>,
+}
+
+/// Places the scripts of all descendants of the process at place `at`.
+pub(super) fn place(copy: Copy<'_>, arena: &mut Arena, at: usize) -> Family {
+    let tree = copy.tree;
+    let mut children = Vec::new();
+    for child in tree.children(at) {
+        let entry = copy.place(arena, child);
+        children.push((process_args(arena, tree.members[child].image.threads[0].tid), entry));
+    }
+    let ended: Vec<&Zombie> = tree.zombies.iter().filter(|zombie| zombie.parent == at).collect();
+    for zombie in &ended {
+        let entry = place_zombie(arena, zombie);
+        children.push((process_args(arena, zombie.pid), entry));
+    }
+    Family { children, zombies: ended.iter().map(|zombie| zombie.pid).collect() }
+}
+
+fn process_args(arena: &mut Arena, pid: i32) -> u64 {
+    clone_args(arena, CloneArgs { exit_signal: libc::SIGCHLD as u64, tid: pid, ..CloneArgs::default() })
+}
+
+/// A process that ends at once, as the source's did.
+fn place_zombie(arena: &mut Arena, zombie: &Zombie) -> u64 {
+    let mut script = Script::default();
+    let name = arena.text(&zombie.name);
+    script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Ignore);
+    if zombie.process_group_leader {
+        script.call(libc::SYS_setpgid, [0u64.into(), 0u64.into()], Check::Success);
+    }
+    let (signal, code) = (zombie.status & 0x7f, zombie.status >> 8 & 0xff);
+    if signal != 0 {
+        let nothing = arena.words(&[0; 4]);
+        let only_it = arena.words(&[1 << (signal - 1)]);
+        super::set_limit(arena, &mut script, RLIMIT_CORE, 0, 0);
+        let action = [signal.into(), nothing.into(), 0u64.into(), MASK_BYTES.into()];
+        script.call(libc::SYS_rt_sigaction, action, Check::Ignore);
+        let unblock = [libc::SIG_UNBLOCK.into(), only_it.into(), 0u64.into(), MASK_BYTES.into()];
+        script.call(libc::SYS_rt_sigprocmask, unblock, Check::Ignore);
+        script.call(libc::SYS_kill, [zombie.pid.into(), signal.into()], Check::Ignore);
+    }
+    script.call(libc::SYS_exit_group, [code.into()], Check::Ignore);
+    arena.place(&script)
+}
+
+impl Family {
+    pub(super) fn is_empty(&self) -> bool {
+        self.children.is_empty()
+    }
+
+    /// Clones all of them, and gives up their memory and what was handed down.
+    pub(super) fn begin(&self, copy: Copy<'_>, arena: &mut Arena, script: &mut Script, at: usize) {
+        let tree = copy.tree;
+        if self.is_empty() {
+            return;
+        }
+        for (args, entry) in &self.children {
+            script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
+        }
+        for zombie in &self.zombies {
+            let options = (libc::WEXITED | libc::WNOWAIT) as u64;
+            let args = [u64::from(libc::P_PID).into(), (*zombie).into(), 0u64.into(), options.into(), 0u64.into()];
+            script.call(libc::SYS_waitid, args, Check::Success);
+        }
+        if !self.zombies.is_empty() {
+            // What the program was told of their ends is among its own signals.
+            let (told, no_time) = (arena.words(&[1 << (libc::SIGCHLD - 1)]), arena.words(&[0, 0]));
+            let args = [told.into(), 0u64.into(), no_time.into(), MASK_BYTES.into()];
+            script.call(libc::SYS_rt_sigtimedwait, args, Check::Ignore);
+        }
+        let below = (1..tree.members.len()).filter(|other| *other != at && tree.descends(*other, at));
+        let theirs: Vec<Range> = below.flat_map(|other| tree.members[other].parked()).collect();
+        let own = places::joined(tree.members[at].mapped().chain([half(arena.base())]));
+        for range in places::runs(theirs, &own) {
+            unmap(script, range);
+        }
+        if tree.handed_from > 0 {
+            let last = (copy.transit.control - 1).into();
+            script.call(libc::SYS_close_range, [tree.handed_from.into(), last, 0u64.into()], Check::Success);
+        }
+    }
+}
+
+/// The half of a room in which an arena lies.
+fn half(arena: u64) -> Range {
+    Range { start: arena, end: arena + HALF_BYTES }
+}
+
+fn unmap(script: &mut Script, range: Range) {
+    script.call(libc::SYS_munmap, [range.start.into(), (range.end - range.start).into()], Check::Success);
+}
+
+fn remap(script: &mut Script, from: u64, to: u64, length: u64) {
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+    let args = [from.into(), length.into(), length.into(), flags.into(), to.into()];
+    script.call(libc::SYS_mremap, args, Check::Equal(to as i64));
+}
+
+/// Adds what a process does first that was cloned by its parent: of the parent's descriptors only what is handed down stays, of its memory what is
+/// its own, and that of its own descendants.
+pub(super) fn enter(copy: Copy<'_>, arena: &mut Arena, script: &mut Script, at: usize) {
+    let tree = copy.tree;
+    let (member, parent) = (&tree.members[at], &tree.members[tree.members[at].kin.parent].image);
+    if tree.handed_from > 0 {
+        script.call(libc::SYS_close_range, [0u64.into(), (tree.handed_from - 1).into(), 0u64.into()], Check::Success);
+    }
+    move_in(tree, arena, script, at);
+    inherit(arena, script, &member.image, parent);
+}
+
+fn move_in(tree: &Tree, arena: &Arena, script: &mut Script, at: usize) {
+    let member = &tree.members[at];
+    let parent = &tree.members[member.kin.parent].image;
+    let (theirs, own) = (base_of_vdso(parent), base_of_vdso(&member.image));
+    let aside = vdso_aside(arena.base());
+    let stays = theirs == own;
+    if !stays {
+        for (_, range) in &parent.vdso {
+            remap(script, range.start, aside + (range.start - theirs), range.end - range.start);
+        }
+    }
+    let below = (1..tree.members.len()).filter(|other| tree.descends(*other, at));
+    let mut kept: Vec<Range> = below.flat_map(|other| tree.members[other].parked()).collect();
+    kept.push(half(arena.base()));
+    if stays {
+        kept.extend(parent.vdso.iter().map(|(_, range)| *range));
+    }
+    for range in places::between(&places::joined(kept.into_iter()), USER_END) {
+        unmap(script, range);
+    }
+    if !stays {
+        for (_, range) in &parent.vdso {
+            remap(script, aside + (range.start - theirs), own + (range.start - theirs), range.end - range.start);
+        }
+    }
+    if member.kin.displaced != 0 {
+        for mapping in member.image.mappings.iter().filter(|mapping| mapping.is_private()) {
+            let Range { start, end } = mapping.range;
+            remap(script, member.kin.place(mapping.range).start, start, end - start);
+        }
+    }
+}
+
+fn base_of_vdso(image: &ProgramImage) -> u64 {
+    image.vdso.first().map_or(0, |(_, range)| range.start)
+}
+
+/// What a process has of its parent and the source's did not.
+fn inherit(arena: &mut Arena, script: &mut Script, image: &ProgramImage, parent: &ProgramImage) {
+    for (signal, (action, theirs)) in (1..).zip(image.actions.iter().zip(&parent.actions)) {
+        if action != theirs && signal != libc::SIGKILL && signal != libc::SIGSTOP {
+            let action = arena.words(action);
+            let args = [signal.into(), action.into(), 0u64.into(), MASK_BYTES.into()];
+            script.call(libc::SYS_rt_sigaction, args, Check::Success);
+        }
+    }
+    let missing = image.membarrier & !parent.membarrier;
+    for bit in (0..64).filter(|bit| missing >> bit & 1 != 0) {
+        script.call(libc::SYS_membarrier, [(1u64 << bit).into(), 0u64.into(), 0u64.into()], Check::Success);
+    }
+    if image.umask != parent.umask {
+        script.call(libc::SYS_umask, [u64::from(image.umask).into()], Check::Ignore);
+    }
+    if image.personality != parent.personality {
+        script.call(libc::SYS_personality, [image.personality.into()], Check::Ignore);
+    }
+    if image.no_huge_pages != parent.no_huge_pages {
+        let (off, but) = (image.no_huge_pages & 1, image.no_huge_pages & !1);
+        let args = [libc::PR_SET_THP_DISABLE.into(), off.into(), but.into(), 0u64.into(), 0u64.into()];
+        script.call(libc::SYS_prctl, args, Check::Ignore);
+    }
+}
+
+/// Adds what the kernel is told of the address space, when nothing of the parent's program is mapped any more.
+pub(super) fn set_layout(copy: Copy<'_>, arena: &mut Arena, script: &mut Script, at: usize) {
+    let tree = copy.tree;
+    let member = &tree.members[at];
+    if member.image.layout.exe == tree.members[member.kin.parent].image.layout.exe {
+        return tell_layout(arena, script, &member.image, None);
+    }
+    let path = arena.text(&member.image.layout.exe);
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let made = script.call(libc::SYS_openat, [libc::AT_FDCWD.into(), path.into(), flags.into()], Check::Success);
+    // A number that nothing has, for the kernel to be told of it.
+    let number = copy.transit.end() + 1;
+    script.call(libc::SYS_dup3, [Arg::Result(made), number.into(), libc::O_CLOEXEC.into()], Check::Success);
+    script.call(libc::SYS_close, [Arg::Result(made)], Check::Success);
+    tell_layout(arena, script, &member.image, Some(number));
+    script.call(libc::SYS_close, [number.into()], Check::Success);
+}
+
+/// Adds the page through which the first process and all others wait for each other.
+pub(super) fn make_common_page(copy: Copy<'_>, script: &mut Script) {
+    let (page, others) = (copy.common, copy.tree.members.len() - 1);
+    if others == 0 {
+        return;
+    }
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    let fixed = flags | libc::MAP_FIXED_NOREPLACE;
+    let args = [page.into(), sys::remote::PAGE.into(), protection.into(), fixed.into(), (-1).into(), 0u64.into()];
+    script.call(libc::SYS_mmap, args, Check::Equal(page as i64));
+    script.store(page, others as u64);
+    script.store(page + 8, 1);
+}
+
+/// Adds the waiting of the first process until all others have come here, and that of each other one until all may go on.
+pub(super) fn meet(copy: Copy<'_>, script: &mut Script, at: usize) {
+    match at {
+        0 if copy.tree.members.len() == 1 => {}
+        0 => script.wait_zero(copy.common),
+        _ => {
+            script.count_down(copy.common);
+            script.wait_zero(copy.common + 8);
+        }
+    }
+}
+
+/// Adds what follows: all go on. A process joins a group now, when its leader is there.
+pub(super) fn part(copy: Copy<'_>, script: &mut Script, at: usize) {
+    if copy.tree.members.len() == 1 {
+        return;
+    }
+    if at == 0 {
+        script.count_down(copy.common + 8);
+    }
+    if let Some(group) = copy.tree.members[at].kin.joins {
+        script.call(libc::SYS_setpgid, [0u64.into(), group.into()], Check::Success);
+    }
+    unmap(script, Range { start: copy.common, end: copy.common + sys::remote::PAGE });
+}
+
+const _: () = assert!(ASIDE_BYTES >= 64 * sys::remote::PAGE);
