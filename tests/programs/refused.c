@@ -137,20 +137,6 @@ static void many_guards(void)
 			probe_die("MADV_GUARD_INSTALL");
 }
 
-static void daemon_process(void)
-{
-	pid_t child = fork();
-	if (child == 0) {
-		if (setsid() < 0 || fork() != 0)
-			_exit(0);
-		for (;;)
-			pause();
-	}
-	siginfo_t ended;
-	if (child < 0 || waitid(P_PID, (id_t)child, &ended, WEXITED) != 0)
-		probe_die("fork");
-}
-
 /// A second process that is no child of this one, and no other process's in the sandbox.
 static void sibling(void)
 {
@@ -475,7 +461,7 @@ static const struct {
 	{"thread_directory", thread_directory}, {"thread_files", thread_files},
 	{"deleted_directory", deleted_directory}, {"replaced_directory", replaced_directory},
 	{"replaced_socket", replaced_socket}, {"socket_is_a_file", socket_is_a_file},
-	{"many_guards", many_guards}, {"daemon", daemon_process}, {"shared_memory", shared_memory},
+	{"many_guards", many_guards}, {"shared_memory", shared_memory},
 	{"waiting_connection", waiting_connection}, {"message_of_closed", message_of_closed}, {"peer_of_closed", peer_of_closed}, {"foreign_owner", foreign_owner},
 	{"urgent_byte", urgent_byte}, {"other_name", other_name},
 	{"inotify_events", inotify_events}, {"inotify_gone", inotify_gone}, {"registered_elsewhere", registered_elsewhere}, {"own_filter", own_filter}, {"thread_filter", thread_filter}, {"thread_privileges", thread_privileges},

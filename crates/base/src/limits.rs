@@ -47,6 +47,10 @@ pub const RESTORED_ADDRESS_BYTES_MAX: u64 = 256 << 30;
 /// Most descriptors of a forked program: bounds the script.
 pub const DESCRIPTORS_MAX: usize = 4_096;
 
+/// Most bytes that may wait in one direction of a TCP connection inside a program, for copies to have it: as much as a socket takes whose owner may
+/// not raise the host's bounds.
+pub const CONNECTION_BYTES_MAX: usize = 384 << 10;
+
 /// Largest content of one pipe, socket queue or shared object that is carried into a copy, in bytes.
 pub const CARRIED_BYTES_MAX: u64 = 256 << 20;
 

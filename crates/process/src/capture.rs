@@ -78,6 +78,8 @@ const WAIT_MAX: Duration = Duration::from_millis(128);
 pub struct CaptureSpec {
     /// The program's process id, as the caller sees it.
     pub pid: i32,
+    /// The init of its sandbox, which has the processes as its children that have lost their parents. Without one they are refused.
+    pub init: Option<i32>,
     /// The files that are the sandbox's standard streams.
     pub streams: Vec<(StreamFile, Stream)>,
     /// Where an earlier start left its arena, which is not part of the program.
@@ -117,36 +119,38 @@ pub struct Capture {
 /// have changed by the time the answer is read.
 pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
     let mut refusals = Vec::new();
-    for relative in kin::find(pid)?.into_iter().filter(|relative| !relative.is_zombie) {
+    let relatives = kin::find(pid, kin::init_of(pid)?)?;
+    let pids: Vec<i32> =
+        relatives.iter().filter(|relative| !relative.is_zombie()).map(|relative| relative.pid).collect();
+    for relative in relatives.into_iter().filter(|relative| !relative.is_zombie()) {
         let found = match checks::look(relative.pid, None) {
             Err(Error::Refused(refusals)) => refusals,
             Err(error) if error.is_gone() && relative.pid != pid => continue,
             Err(error) => return Err(error),
             Ok(look) if relative.pid == pid => {
-                let others = look.surroundings.others.look()?;
+                let others = others::refusals_but(look.surroundings.others.list()?, &pids);
                 look.refusals.into_iter().chain(others).collect()
             }
             Ok(look) => look.refusals,
         };
         refusals.extend(if relative.pid == pid { found } else { blame(relative.pid, found) });
     }
-    refusals.extend(parts(pid, &standard_streams(pid))?);
+    refusals.extend(parts(&pids, &standard_streams(pid))?);
     Ok(refusals)
 }
 
-/// The processes of a program, as the caller sees them: process `pid` and its descendants as they are now, without those that have ended.
-pub fn family(pid: i32) -> Result<Vec<i32>, Error> {
-    let relatives = kin::find(pid)?.into_iter().filter(|relative| !relative.is_zombie);
+/// The processes of a program, as the caller sees them: process `pid`, its descendants and those that have lost their parents as they are now,
+/// without those that have ended. `init` is the sandbox's.
+pub fn family(pid: i32, init: Option<i32>) -> Result<Vec<i32>, Error> {
+    let relatives = kin::find(pid, init)?.into_iter().filter(|relative| !relative.is_zombie());
     Ok(relatives.map(|relative| relative.pid).collect())
 }
 
-/// Why parts of process `pid` and its descendants, their descriptors and mappings, could not be forked.
-fn parts(pid: i32, streams: &[(StreamFile, Stream)]) -> Result<Vec<Refusal>, Error> {
+/// Why parts of these processes, their descriptors and mappings, could not be forked.
+fn parts(pids: &[i32], streams: &[(StreamFile, Stream)]) -> Result<Vec<Refusal>, Error> {
     let (mut objects, mut refusals, mut watched) = (Objects::default(), Vec::new(), Vec::new());
-    let pids: Vec<i32> =
-        kin::find(pid)?.into_iter().filter(|relative| !relative.is_zombie).map(|relative| relative.pid).collect();
     let mut lines = Vec::with_capacity(pids.len());
-    for pid in &pids {
+    for pid in pids {
         let own = procfs::smaps(*pid)?;
         objects.add_mapped(*pid, &own)?;
         lines.push(own);
@@ -222,7 +226,8 @@ fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Er
 
 /// A capture ends at the first step that refuses. What the parts of the program are refused for is said with it, as far as they can be read.
 fn with_parts(spec: &CaptureSpec, mut refusals: Vec<Refusal>) -> Vec<Refusal> {
-    for refusal in parts(spec.pid, &spec.streams).unwrap_or_default() {
+    let parts = family(spec.pid, spec.init).and_then(|pids| parts(&pids, &spec.streams));
+    for refusal in parts.unwrap_or_default() {
         if !refusals.contains(&refusal) {
             refusals.push(refusal);
         }
@@ -266,7 +271,8 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
             (look(&tasks, &memory)?, asked, frozen)
         }
     };
-    let strangers = others::refusals_but(found.strangers, &still_pids);
+    let known: Vec<i32> = targets.iter().map(|target| target.pid).chain(still_pids).collect();
+    let strangers = others::refusals_but(found.strangers, &known);
     refuse(strangers.into_iter().chain(system_v(&mut answers)).collect())?;
     // After the timers: what remains of them counts from then on, and none may be early by the copy's clocks.
     let known = threads(&targets, &tasks, found.each, memory, answers)?;

@@ -9,6 +9,7 @@
 
 mod added;
 mod attributes;
+pub(crate) mod connections;
 mod files;
 mod memory;
 mod memory_files;
@@ -25,6 +26,7 @@ pub(crate) use added::{Added, AddedSocket, Message, ObjectStatus, Reused, Signal
 pub(crate) use attributes::{
     Attributes, Locked, MACHINE_CHECK_DEFAULT, ProcessAttributes, SPECULATION_CONTROLS, ThreadAttributes,
 };
+pub(crate) use connections::{Connection, ConnectionEnd};
 pub(crate) use files::{
     End, EpollEntry, FileKind, FileLock, IntegerOption, LockKind, OpenFile, Pipe, READ, Socket, SocketPath, UnixPair,
     WRITE, Watch, access_mode,
@@ -46,7 +48,7 @@ pub(crate) use threads::no_registers;
 use threads::signals;
 pub(crate) use threads::{AlternateStack, Scheduling, Thread};
 pub(crate) use timers::{PosixTimer, TimerValue, WallTimer, WallTimers, wall_timer};
-pub(crate) use tree::{Kin, Member, Tree, Zombie, object_of};
+pub(crate) use tree::{Kin, Member, Orphan, Tree, Zombie, object_of};
 
 /// A signal's action: handler, flags, restorer, mask.
 pub(crate) type SignalAction = [u64; 4];
@@ -114,6 +116,8 @@ pub(crate) struct ProgramImage {
     pub(crate) memory_files: MemoryFiles,
     #[serde(skip)]
     pub(crate) privileges: Privileges,
+    #[serde(skip)]
+    pub(crate) connections: Vec<Connection>,
 }
 
 impl ProgramImage {

@@ -175,6 +175,8 @@ pub enum Refusal {
         "it is in session {session}, which is neither its own nor that of its parent: a copy cannot be put there yet"
     )]
     Session { session: i32 },
+    #[error("it is in process group {group}, whose leader has ended: a copy cannot be put there yet")]
+    Group { group: i32 },
     #[error("process {pid} ({name}): {refusal}")]
     OfProcess { pid: i32, name: String, refusal: Box<Refusal> },
 }

@@ -324,9 +324,12 @@ pub(crate) fn vm_child() -> [Arg; 5] {
 }
 
 fn clone_args(arena: &mut Arena, args: CloneArgs) -> u64 {
-    let tid = arena.words(&[args.tid as u32 as u64]);
+    let (tid, count) = match args.tid {
+        Some(tid) => (arena.words(&[tid as u32 as u64]), 1),
+        None => (0, 0),
+    };
     // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
-    arena.words(&[args.flags, 0, args.child_tid, 0, args.exit_signal, 0, 0, args.tls, tid, 1, args.cgroup])
+    arena.words(&[args.flags, 0, args.child_tid, 0, args.exit_signal, 0, 0, args.tls, tid, count, args.cgroup])
 }
 
 #[derive(Default)]
@@ -335,7 +338,8 @@ struct CloneArgs {
     child_tid: u64,
     exit_signal: u64,
     tls: u64,
-    tid: i32,
+    /// None: any.
+    tid: Option<i32>,
     cgroup: u64,
 }
 
@@ -358,7 +362,7 @@ fn place_helper(
         CloneArgs {
             flags: CLONE_INTO_CGROUP,
             exit_signal: libc::SIGCHLD as u64,
-            tid: image.threads[0].tid,
+            tid: Some(image.threads[0].tid),
             cgroup: CGROUP as u64,
             ..CloneArgs::default()
         },

@@ -28,6 +28,7 @@ pub mod seqpacket;
 pub mod share;
 pub mod sockets;
 pub mod stub;
+pub mod tcp;
 pub mod tree;
 pub mod uffd;
 pub mod xstate;

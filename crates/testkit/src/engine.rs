@@ -169,6 +169,7 @@ impl Place {
         let streams = vec![(file(&self.null)?, Stream::Stdin), (file(&self.log)?, Stream::Stdout)];
         Ok(CaptureSpec {
             pid,
+            init: Some(self.sandbox.init().pid),
             streams,
             earlier_arena,
             mount_points: Vec::new(),

@@ -6,6 +6,7 @@
 
 mod cleanup;
 mod command;
+mod stopped;
 
 use std::{
     fs::{self, File},
@@ -23,6 +24,7 @@ use serde_json::Value;
 
 pub use cleanup::Leftovers;
 pub use command::{Answer, Running};
+pub use stopped::StoppedKeeper;
 
 /// Of Debian's package `libfaketime`; the loader puts the machine's library directory in the place of `$LIB`.
 const FAKETIME: &str = "/usr/$LIB/faketime/libfaketimeMT.so.1";

@@ -19,9 +19,9 @@ use crate::{
 ///
 /// A paused sandbox can be forked as well, whichever node has paused it. It stays paused.
 ///
-/// Copies have its memory, threads, open files and changed files, and forks of the volumes that it can write. Commands of `pando exec` are
-/// not copied. Established TCP connections are reset in the copies. A program with child processes cannot be forked (exit code 5, with the
-/// reasons). With --files-only, every running sandbox can be forked.
+/// Copies have its processes, memory, open files and changed files, and forks of the volumes that it can write. Commands of `pando exec` are
+/// not copied. TCP connections to other sandboxes and hosts are reset in the copies. A sandbox that holds something that cannot
+/// be forked is refused (exit code 5, with the reasons). With --files-only, every running sandbox can be forked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Identifier of the sandbox, its beginning, or its name.

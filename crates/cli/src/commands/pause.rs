@@ -21,8 +21,8 @@ Examples:
 /// Put running sandboxes into the object store, and free their memory and processes.
 ///
 /// After the kept instant the program does nothing: no output, no file, no answer. `pando resume` continues the same sandbox from there. If the
-/// sandbox cannot be paused, it goes on, and the message tells why (exit code 1; 5 if the program cannot be captured, for example because it
-/// has a child process). A sandbox that is already paused is an error.
+/// sandbox cannot be paused, it goes on, and the message tells why (exit code 1; 5 if the program cannot be captured, for example because
+/// a command runs beside it). A sandbox that is already paused is an error.
 ///
 /// With --files-only, every running sandbox can be paused: its processes end, and `pando resume` continues with its files, its host name and
 /// its machine id, and without a program.

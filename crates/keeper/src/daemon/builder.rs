@@ -199,6 +199,7 @@ fn build(
     let source = &job.source;
     let spec = CaptureSpec {
         pid: source.main.pid,
+        init: Some(sandbox.init().pid),
         streams: source.streams.clone(),
         earlier_arena: source.earlier_arena,
         mount_points: source.mount_points.clone(),
@@ -260,7 +261,7 @@ fn capture(
         Ok(files.finish(&sandbox.processes()?)?)
     };
     // No command starts meanwhile: on one sandbox, the server never runs a capture and the start of a command at the same time.
-    let own = process::family(job.source.main.pid)?;
+    let own = process::family(job.source.main.pid, Some(sandbox.init().pid))?;
     if sandbox.has_others(&own).map_err(|error| process::Error::DuringPause(error.into()))? {
         let afterwards = if job.purpose.holds() { Afterwards::StandsStill } else { Afterwards::GoesOn };
         return process::capture_beside(spec, &mut take_files, &mut Beside(sandbox), afterwards);

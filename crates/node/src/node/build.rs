@@ -277,7 +277,9 @@ impl Node {
             }
             Err(refusals) => {
                 self.ledger.metrics.refused(&refusals);
-                let beside = refusals.iter().any(|refusal| refusal.kind == "daemons");
+                // What a command has left in the sandbox holds the command's streams.
+                let beside =
+                    refusals.iter().any(|refusal| ["daemons", "foreign_pipe"].contains(&refusal.kind.as_str()));
                 let what = match what {
                     Forked::Sandbox(id) if beside => Forked::Crowded(id),
                     what => what,

@@ -208,7 +208,7 @@ impl Node {
         let mut own = vec![record.init.pid, record.main.pid];
         if let Some(main) = record.program() {
             // Of one that has just ended nothing is found.
-            own.extend(process::family(main.pid).unwrap_or_default());
+            own.extend(process::family(main.pid, Some(record.init.pid)).unwrap_or_default());
         }
         let others = pids(&self.group(&record.id))?.into_iter().filter(|pid| !own.contains(pid)).filter_map(process);
         let how = if record.program().is_some() { "runs beside its program" } else { "runs in it" };

@@ -144,6 +144,7 @@ impl Stage {
         };
         let [input, output] = &program.streams;
         let spec = CaptureSpec {
+            init: None,
             pid: program.pid,
             streams: vec![(file(input)?, Stream::Stdin), (file(output)?, Stream::Stdout)],
             earlier_arena: program.arena,

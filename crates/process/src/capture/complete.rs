@@ -113,6 +113,7 @@ fn complete(
         files: Vec::new(),
         pipes: Vec::new(),
         pairs: Vec::new(),
+        connections: Vec::new(),
         locks: Vec::new(),
         added: Added::default(),
         interval_timers: answers.interval_timers,

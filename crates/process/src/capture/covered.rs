@@ -72,7 +72,8 @@ fn files(image: &ProgramImage) -> impl Iterator<Item = Named> {
             | FileKind::Epoll { .. }
             | FileKind::Memfd { .. }
             | FileKind::UnixPair { .. }
-            | FileKind::ResetConnection { .. } => Vec::new(),
+            | FileKind::ResetConnection { .. }
+            | FileKind::Connection { .. } => Vec::new(),
         };
         paths.into_iter().map(move |path| (format!("descriptor {number}"), path))
     })

@@ -48,41 +48,81 @@ enum Group {
     Pipe(usize),
     Pair(usize),
     Object(usize),
+    Connection(usize),
+    /// TCP sockets that are bound to a port, and connections that were accepted there: none can be bound when there is a connection.
+    Port([u8; 2]),
 }
 
 impl Makers {
     fn of(common: &Common, members: &[Member], parents: &[usize]) -> Self {
-        let mut groups: HashMap<Group, usize> = HashMap::new();
-        let mut join = |group, user| {
-            let maker = groups.entry(group).or_insert(user);
+        let files = &common.files;
+        let of_file: Vec<Vec<Group>> = files.files.iter().map(|file| groups(file, files)).collect();
+        let mut joined = Joined::default();
+        of_file.iter().for_each(|groups| joined.join(groups));
+        let mut makers: HashMap<Group, usize> = HashMap::new();
+        let mut note = |group, user| {
+            let maker = makers.entry(joined.first(group)).or_insert(user);
             *maker = Tree::common(parents, *maker, user);
         };
-        for file in &common.files.files {
-            let Some(group) = group(file) else { continue };
-            holders(file).for_each(|holder| join(group, holder));
+        for (file, groups) in files.files.iter().zip(&of_file) {
+            groups.first().into_iter().for_each(|group| holders(file).for_each(|holder| note(*group, holder)));
         }
         for (at, member) in members.iter().enumerate() {
-            member.image.mappings.iter().filter_map(object_of).for_each(|object| join(Group::Object(object), at));
+            member.image.mappings.iter().filter_map(object_of).for_each(|object| note(Group::Object(object), at));
         }
-        let of_file = |file: &OpenFile| match group(file).and_then(|group| groups.get(&group)) {
-            Some(maker) => *maker,
-            None => holders(file).reduce(|a, b| Tree::common(parents, a, b)).unwrap_or(0),
+        let maker = |group: Group| makers.get(&joined.first(group)).copied();
+        let maker_of_file = |(file, groups): (&OpenFile, &Vec<Group>)| {
+            let alone = || holders(file).reduce(|a, b| Tree::common(parents, a, b));
+            groups.first().and_then(|group| maker(*group)).or_else(alone).unwrap_or(0)
         };
-        let of_object = |object: usize| groups.get(&Group::Object(object)).copied().unwrap_or(0);
         Self {
-            files: common.files.files.iter().map(of_file).collect(),
-            objects: (0..common.contents.len()).map(of_object).collect(),
+            files: files.files.iter().zip(&of_file).map(maker_of_file).collect(),
+            objects: (0..common.contents.len()).map(|object| maker(Group::Object(object)).unwrap_or(0)).collect(),
         }
     }
 }
 
-fn group(file: &OpenFile) -> Option<Group> {
-    match file.kind {
-        FileKind::Pipe { pipe, .. } => Some(Group::Pipe(pipe)),
-        FileKind::UnixPair { pair, .. } => Some(Group::Pair(pair)),
-        FileKind::Memfd { object, .. } => Some(Group::Object(object)),
-        _ => None,
+/// Groups that are one, because a file is of each.
+#[derive(Debug, Default)]
+struct Joined(HashMap<Group, Group>);
+
+impl Joined {
+    fn first(&self, group: Group) -> Group {
+        let mut group = group;
+        while let Some(other) = self.0.get(&group) {
+            group = *other;
+        }
+        group
     }
+
+    fn join(&mut self, groups: &[Group]) {
+        for pair in groups.windows(2) {
+            let (one, other) = (self.first(pair[0]), self.first(pair[1]));
+            if one != other {
+                self.0.insert(other, one);
+            }
+        }
+    }
+}
+
+fn groups(file: &OpenFile, files: &Files) -> Vec<Group> {
+    match &file.kind {
+        FileKind::Pipe { pipe, .. } => vec![Group::Pipe(*pipe)],
+        FileKind::UnixPair { pair, .. } => vec![Group::Pair(*pair)],
+        FileKind::Memfd { object, .. } => vec![Group::Object(*object)],
+        FileKind::Connection { connection, end } => {
+            let local = files.connections[*connection].ends[*end as usize].local.as_slice();
+            [Some(Group::Connection(*connection)), port(local)].into_iter().flatten().collect()
+        }
+        FileKind::Socket(socket) if socket.family != libc::AF_UNIX && socket.kind == libc::SOCK_STREAM => {
+            socket.address.as_deref().and_then(port).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn port(address: &[u8]) -> Option<Group> {
+    Some(Group::Port([*address.get(2)?, *address.get(3)?]))
 }
 
 /// The places of the processes that have the file.
@@ -145,8 +185,8 @@ fn divide_files(
     members: &mut [Member],
     numbers: &mut RangeFrom<i32>,
 ) {
-    let Common { files: Files { files, pipes, pairs, locks, added, .. }, wall_timers, .. } = common;
-    let (mut pipe_places, mut pair_places) = (HashMap::new(), HashMap::new());
+    let Common { files: Files { files, pipes, pairs, connections, locks, added, .. }, wall_timers, .. } = common;
+    let (mut pipe_places, mut pair_places, mut connection_places) = (HashMap::new(), HashMap::new(), HashMap::new());
     let mut by_number: HashMap<i32, usize> = HashMap::new();
     // Of each file: its place in the image of its maker, and a number that it has there.
     let mut places: Vec<(usize, i32)> = Vec::with_capacity(files.len());
@@ -159,6 +199,11 @@ fn divide_files(
             }
             FileKind::UnixPair { pair, .. } => {
                 *pair = *pair_places.entry(*pair).or_insert_with_key(|pair| moved(&pairs[*pair], &mut image.pairs));
+            }
+            FileKind::Connection { connection, .. } => {
+                *connection = *connection_places
+                    .entry(*connection)
+                    .or_insert_with_key(|connection| moved(&connections[*connection], &mut image.connections));
             }
             FileKind::Memfd { object, .. } => *object = objects[*object],
             _ => {}

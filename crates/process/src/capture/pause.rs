@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::{Context, Error},
-    image::{Kin, Locked, MemoryFiles, Thread, Zombie},
+    image::{Kin, Locked, MemoryFiles, Orphan, Thread, Zombie},
     observe::{
         access::Access,
         blame::{blame, blame_error},
@@ -177,10 +177,11 @@ pub(super) fn gather(
     refusals.extend(targets[0].surroundings.message_queues()?);
     let mut objects = Objects::default();
     let mut each: Vec<Gathered> = Vec::with_capacity(targets.len());
+    let ids: Vec<Ids> = targets.iter().map(|target| Ids::of(target.pid)).collect::<Result<_, _>>()?;
     for (at, (target, (tasks, memory))) in targets.iter().zip(tasks.iter().zip(memory)).enumerate() {
         let mut own = Vec::new();
-        let parent = (at > 0).then(|| Ids::of(targets[target.parent].pid)).transpose()?;
-        each.push(gather_one(target, parent, tasks, &mut own)?);
+        let kin = kin(targets, &ids, at, &mut own);
+        each.push(gather_one(target, kin, tasks, &mut own)?);
         objects.add_mapped(target.pid, &memory.lines)?;
         own.extend(Access::of(target.pid)?.check_rest(target.pid, &memory.lines)?);
         refusals.extend(if at == 0 { own } else { blame(target.pid, own) });
@@ -201,12 +202,7 @@ pub(super) fn gather(
     Ok(GatheredAll { each, common: Common { files, contents, wall_timers }, objects, memory_files, strangers, zombies })
 }
 
-fn gather_one(
-    target: &Target,
-    parent: Option<Ids>,
-    tasks: &[Task],
-    refusals: &mut Vec<Refusal>,
-) -> Result<Gathered, Error> {
+fn gather_one(target: &Target, kin: Kin, tasks: &[Task], refusals: &mut Vec<Refusal>) -> Result<Gathered, Error> {
     let pid = target.pid;
     // Between the first look and the stop it may have changed.
     refusals.extend(checks::threads_again(pid, tasks)?);
@@ -215,24 +211,41 @@ fn gather_one(
     let seen = seen.collect::<Result<_, _>>()?;
     let session_leader = remote::leads_session(pid).of("read the session", pid)?;
     let process_group_leader = remote::leads_process_group(pid).of("read the process group", pid)?;
-    let own = Ids::of(pid)?;
-    let joins = match parent {
-        None => None,
-        Some(parent) => {
-            if !session_leader && own.session != parent.session {
-                refusals.push(Refusal::Session { session: own.session });
-            }
-            let follows = session_leader || process_group_leader || own.group == parent.group;
-            (!follows).then_some(own.group)
-        }
-    };
-    let kin = Kin { parent: target.parent, joins, ..Kin::default() };
     Ok(Gathered { seen, session_leader, process_group_leader, places, kin })
 }
 
-/// Session and process group of a process, as its sandbox numbers them; 0 for one outside of it.
+/// Below which process another one is made again, and what of session and group it does not have from there.
+fn kin(targets: &[Target], ids: &[Ids], at: usize, refusals: &mut Vec<Refusal>) -> Kin {
+    let own = ids[at];
+    if at == 0 {
+        return Kin::default();
+    }
+    let leads = own.session == own.pid;
+    // Who has lost its parent has its session from the leader of that, or from its number.
+    let leader = ids[..at].iter().position(|other| other.pid == own.session);
+    let follows_first = leads || own.session == ids[0].session;
+    let (parent, orphan) = match (targets[at].is_orphan, leader) {
+        (false, _) => (targets[at].parent, None),
+        (true, Some(leader)) => (leader, Some(Orphan { leader: None })),
+        (true, None) => (0, Some(Orphan { leader: (!follows_first).then_some(own.session) })),
+    };
+    let temporary = orphan.as_ref().and_then(|orphan| orphan.leader);
+    let session = temporary.unwrap_or(ids[parent].session);
+    if !leads && own.session != session {
+        refusals.push(Refusal::Session { session: own.session });
+    }
+    let given = temporary.unwrap_or(ids[parent].group);
+    let follows = leads || own.group == own.pid || own.group == given;
+    if !follows && ids.iter().all(|other| other.pid != own.group) {
+        refusals.push(Refusal::Group { group: own.group });
+    }
+    Kin { parent, orphan, joins: (!follows).then_some(own.group), ..Kin::default() }
+}
+
+/// A process, its session and its process group, as its sandbox numbers them; 0 for one outside of it.
 #[derive(Debug, Clone, Copy)]
 struct Ids {
+    pid: i32,
     session: i32,
     group: i32,
 }
@@ -243,7 +256,7 @@ impl Ids {
         let inside = |name: &str| -> Result<i32, Error> {
             Ok(status.numbers(name, 10)?.last().copied().unwrap_or_default() as i32)
         };
-        Ok(Self { session: inside("NSsid")?, group: inside("NSpgid")? })
+        Ok(Self { pid: inside("NSpid")?, session: inside("NSsid")?, group: inside("NSpgid")? })
     }
 }
 
@@ -251,13 +264,13 @@ fn zombie(Ended { pid, parent }: Ended) -> Result<Zombie, Error> {
     const STATUS: usize = 52;
     let stat = procfs::Stat::read(&pid.to_string())?;
     let status = Fields::read(format!("/proc/{pid}/status"))?;
-    let inside = status.numbers("NSpid", 10)?.last().map_or(pid, |pid| *pid as i32);
+    let ids = Ids::of(pid)?;
     Ok(Zombie {
         parent,
-        pid: inside,
+        pid: ids.pid,
         status: stat.field(STATUS) as i32,
         name: status.get("Name").unwrap_or_default().as_bytes().to_vec(),
-        process_group_leader: Ids::of(pid)?.group == inside,
+        process_group_leader: ids.group == ids.pid,
     })
 }
 

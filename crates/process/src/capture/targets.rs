@@ -10,7 +10,8 @@ use crate::{
     observe::{
         blame::{blame, blame_error},
         checks::{self, Surroundings},
-        kin::{self, Relative},
+        kin::{self, Relative, State},
+        others,
         watches::{self, Watched},
     },
     refusal::Refusal,
@@ -22,6 +23,8 @@ pub(super) struct Target {
     pub(super) pid: i32,
     /// The place of its parent.
     pub(super) parent: usize,
+    /// It has lost its parent.
+    pub(super) is_orphan: bool,
     pub(super) surroundings: Surroundings,
     pub(super) watched: Watched,
     /// Its mappings with their flags.
@@ -32,13 +35,13 @@ impl Target {
     /// What takes long comes before the stop and is only confirmed in the pause: a search for files, and `smaps`, for which the kernel walks the
     /// whole address space.
     fn look(relative: Relative, spec: &CaptureSpec) -> Result<(Self, Vec<Refusal>), Error> {
-        let Relative { pid, parent, .. } = relative;
+        let Relative { pid, parent, state } = relative;
         let checks::Look { refusals, surroundings } = checks::look(pid, Some(&spec.started))?;
         let (watched, before) = match refusals.is_empty() {
             true => (watches::find(pid)?, arrived(pid)?),
             false => (Watched::new(), Vec::new()),
         };
-        Ok((Self { pid, parent, surroundings, watched, before }, refusals))
+        Ok((Self { pid, parent, is_orphan: state == State::Orphan, surroundings, watched, before }, refusals))
     }
 }
 
@@ -60,14 +63,15 @@ pub(super) struct Held {
 /// Looks at all processes of the program while they run. Refuses what can be refused without stopping them, of all at once.
 pub(super) fn look(spec: &CaptureSpec) -> Result<Vec<Target>, Error> {
     let (mut targets, mut refusals) = (Vec::new(), Vec::new());
-    for relative in kin::find(spec.pid)?.into_iter().filter(|relative| !relative.is_zombie) {
+    for relative in kin::find(spec.pid, spec.init)?.into_iter().filter(|relative| !relative.is_zombie()) {
         if let Some((target, found)) = look_at(relative, spec)? {
             targets.push(target);
             refusals.extend(found);
         }
     }
+    let known: Vec<i32> = targets.iter().map(|target: &Target| target.pid).collect();
     if let Some(first) = targets.first() {
-        refusals.extend(first.surroundings.others.look()?);
+        refusals.extend(others::refusals_but(first.surroundings.others.list()?, &known));
     }
     refuse(refusals)?;
     Ok(targets)
@@ -97,9 +101,9 @@ pub(super) fn seize(spec: &CaptureSpec, mut targets: Vec<Target>) -> Result<Held
                 Err(error) => return Err(error),
             }
         }
-        let now = kin::find(spec.pid)?;
+        let now = kin::find(spec.pid, spec.init)?;
         let mut is_complete = true;
-        for relative in now.iter().filter(|relative| !relative.is_zombie) {
+        for relative in now.iter().filter(|relative| !relative.is_zombie()) {
             if targets.iter().any(|target| target.pid == relative.pid) {
                 continue;
             }
@@ -126,7 +130,7 @@ fn in_order(now: &[Relative], targets: Vec<Target>, stopped: Vec<Stopped>) -> Re
     let mut places = vec![0; now.len()];
     for (at, relative) in now.iter().enumerate() {
         let parent = places[relative.parent];
-        if relative.is_zombie {
+        if relative.is_zombie() {
             held.ended.push(Ended { pid: relative.pid, parent });
             continue;
         }
@@ -137,7 +141,8 @@ fn in_order(now: &[Relative], targets: Vec<Target>, stopped: Vec<Stopped>) -> Re
             return Err(Error::Unexpected { pid: relative.pid, what: "was not stopped".into() });
         };
         places[at] = held.targets.len();
-        held.targets.push(Target { parent, ..target });
+        let is_orphan = relative.state == State::Orphan;
+        held.targets.push(Target { parent, is_orphan, ..target });
         held.stopped.push(stopped);
     }
     Ok(held)

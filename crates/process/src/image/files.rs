@@ -139,6 +139,11 @@ pub(crate) enum FileKind {
         path: Vec<u8>,
         mode: u32,
     },
+    /// An end of a TCP connection whose other end the program has, too.
+    Connection {
+        connection: usize,
+        end: End,
+    },
 }
 
 /// Which end of a pair.

@@ -33,6 +33,8 @@ pub(crate) struct Member {
 pub(crate) struct Kin {
     /// The place of its parent; the first has none, and 0 here.
     pub(crate) parent: usize,
+    /// It has lost its parent. Its place is below the process that has given it its session.
+    pub(crate) orphan: Option<Orphan>,
     /// The process group that it joins when its leader is there; none if it leads one or has that of its parent.
     pub(crate) joins: Option<i32>,
     /// Open files that an ancestor makes: the number by which it gets each, and its own descriptors, with their close-on-exec flags.
@@ -41,6 +43,13 @@ pub(crate) struct Kin {
     pub(crate) hands_down: Vec<(usize, i32)>,
     /// How far its memory lies in the zygote from where it belongs: the sum is taken modulo 2^47.
     pub(crate) displaced: u64,
+}
+
+/// How a process comes to have the sandbox's init as its parent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Orphan {
+    /// The number of the leader of its session, if that has ended.
+    pub(crate) leader: Option<i32>,
 }
 
 /// A process that has ended, and that its parent has not waited for.

@@ -101,6 +101,9 @@ pub(crate) fn read(
         let found = files.refusals.split_off(before);
         files.refusals.extend(holders[at].blame(at, found));
     }
+    if let Some(sockets) = &mut reader.sockets {
+        sockets.complete(&mut files)?;
+    }
     if files.locks.len() > limits::LOCKS_MAX {
         let (found, max) = (files.locks.len(), limits::LOCKS_MAX);
         files.refusals.push(Refusal::TooMany { what: "locks".into(), found, max });

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::{
-    image::{Added, FileLock, OpenFile, Pipe, UnixPair},
+    image::{Added, Connection, FileLock, OpenFile, Pipe, UnixPair},
     refusal::Refusal,
 };
 
@@ -13,6 +13,7 @@ pub(crate) struct Files {
     pub(crate) files: Vec<OpenFile>,
     pub(crate) pipes: Vec<Pipe>,
     pub(crate) pairs: Vec<UnixPair>,
+    pub(crate) connections: Vec<Connection>,
     pub(crate) locks: Vec<FileLock>,
     pub(crate) added: Added,
     pub(crate) refusals: Vec<Refusal>,

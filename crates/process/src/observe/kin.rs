@@ -1,7 +1,8 @@
-//! The processes of a program: the one that the sandbox was started with, and all that descend from it.
+//! The processes of a program: the one that the sandbox was started with, all that descend from it, and those that have lost their parents.
 
 use base::limits;
-use procfs::Stat;
+use procfs::{Fields, Stat};
+use sys::remote;
 
 use crate::{error::Error, refusal::Refusal};
 
@@ -9,20 +10,54 @@ use crate::{error::Error, refusal::Refusal};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Relative {
     pub(crate) pid: i32,
-    /// The place of its parent in the list; the first has 0.
+    /// The place of its parent in the list; that of the first, and of those that have lost theirs, is 0.
     pub(crate) parent: usize,
-    /// It has ended, and was not waited for.
-    pub(crate) is_zombie: bool,
+    pub(crate) state: State,
 }
 
-/// The program `pid` and its descendants as they are now, each behind its parent.
-pub(crate) fn find(pid: i32) -> Result<Vec<Relative>, Error> {
-    let mut found = vec![Relative { pid, parent: 0, is_zombie: false }];
-    let mut next = 0;
+/// How it stands with a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Its parent is in the list.
+    Child,
+    /// Its parent has ended: it has the sandbox's init as its parent.
+    Orphan,
+    /// It has ended, and was not waited for.
+    Zombie,
+}
+
+impl Relative {
+    pub(crate) fn is_zombie(&self) -> bool {
+        self.state == State::Zombie
+    }
+}
+
+/// The program `pid` and its descendants as they are now, each behind its parent. Behind them those that have lost their parents, which are the
+/// children of process `init`, with theirs; session leaders come first.
+pub(crate) fn find(pid: i32, init: Option<i32>) -> Result<Vec<Relative>, Error> {
+    let mut found = vec![Relative { pid, parent: 0, state: State::Child }];
+    follow(&mut found, 0)?;
+    let orphans = init.map_or(Ok(Vec::new()), children)?;
+    let mut orphans: Vec<i32> = orphans.into_iter().filter(|orphan| *orphan != pid).collect();
+    orphans.sort_by_key(|orphan| !remote::leads_session(*orphan).unwrap_or(false));
+    for orphan in orphans {
+        // Init is about to reap one that has ended.
+        if is_zombie(orphan)? == Some(false) {
+            let from = found.len();
+            found.push(Relative { pid: orphan, parent: 0, state: State::Orphan });
+            follow(&mut found, from)?;
+        }
+    }
+    Ok(found)
+}
+
+/// Adds the descendants of those from place `next` on.
+fn follow(found: &mut Vec<Relative>, mut next: usize) -> Result<(), Error> {
     while let Some(relative) = found.get(next).copied() {
         for child in children(relative.pid)? {
             if let Some(is_zombie) = is_zombie(child)? {
-                found.push(Relative { pid: child, parent: next, is_zombie });
+                let state = if is_zombie { State::Zombie } else { State::Child };
+                found.push(Relative { pid: child, parent: next, state });
             }
         }
         if found.len() > limits::PROCESSES_MAX {
@@ -32,7 +67,24 @@ pub(crate) fn find(pid: i32) -> Result<Vec<Relative>, Error> {
         }
         next += 1;
     }
-    Ok(found)
+    Ok(())
+}
+
+/// The init of a process's pid namespace, if the process is not in this one's.
+pub(crate) fn init_of(pid: i32) -> Result<Option<i32>, Error> {
+    let ids = |pid: i32| -> Result<Vec<u64>, Error> {
+        Ok(Fields::read(format!("/proc/{pid}/status"))?.numbers("NSpid", 10)?)
+    };
+    let namespace = |pid: i32| procfs::link(&format!("/proc/{pid}/ns/pid")).ok();
+    let (level, own) = (ids(pid)?.len(), namespace(pid));
+    if level < 2 {
+        return Ok(None);
+    }
+    let is_init = |other: &i32| {
+        let ids = ids(*other).unwrap_or_default();
+        ids.len() == level && ids.last() == Some(&1) && namespace(*other) == own
+    };
+    Ok(procfs::numbers("/proc")?.into_iter().find(is_init))
 }
 
 /// Children of all its threads.
@@ -75,13 +127,13 @@ mod tests {
         let mut shell = Command::new("sh").args(["-c", "sleep 100 & (sleep 101 & wait) & wait"]).spawn().unwrap();
         let pid = shell.id() as i32;
         let found = loop {
-            let found = find(pid).unwrap();
+            let found = find(pid, None).unwrap();
             if found.len() == 4 {
                 break found;
             }
             std::thread::yield_now();
         };
-        assert!(found.iter().enumerate().skip(1).all(|(at, relative)| relative.parent < at && !relative.is_zombie));
+        assert!(found.iter().enumerate().skip(1).all(|(at, relative)| relative.parent < at && !relative.is_zombie()));
         assert_eq!((found[0].pid, found[3].parent != 0), (pid, true));
         for relative in found.iter().skip(1) {
             let pid = rustix::process::Pid::from_raw(relative.pid).unwrap();

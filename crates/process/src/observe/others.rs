@@ -19,7 +19,7 @@ pub(crate) struct OtherProcesses {
 /// What the sandbox's /proc lists beside the program's processes, its init and what was started from outside.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
-    /// Processes whose parent has ended: a copy would not have them.
+    /// Processes whose parent has ended.
     daemons: Vec<Process>,
     /// Processes without a parent in the sandbox.
     parentless: Vec<Process>,
@@ -42,12 +42,7 @@ impl OtherProcesses {
         Ok(Self { inner_pid, proc, started })
     }
 
-    /// Looks for them while the program runs.
-    pub(crate) fn look(&self) -> Result<Vec<Refusal>, Error> {
-        Ok(refusals_but(self.list()?, &[]))
-    }
-
-    /// What is there now. Some of it may be the stills that are being cloned.
+    /// What is there now. Some of it may be the program's own, and the stills that are being cloned.
     pub(crate) fn list(&self) -> Result<Strangers, Error> {
         const INIT: i32 = 1;
         let mut listed = Strangers::default();
@@ -81,14 +76,14 @@ impl OtherProcesses {
     }
 }
 
-/// Those of them that are none of the `stills`, as they are called here.
-pub(crate) fn refusals_but(listed: Strangers, stills: &[i32]) -> Vec<Refusal> {
-    let stills: Vec<i32> = match listed.daemons.is_empty() && listed.parentless.is_empty() {
+/// Those of them that are none of the `known`, as they are called here.
+pub(crate) fn refusals_but(listed: Strangers, known: &[i32]) -> Vec<Refusal> {
+    let known: Vec<i32> = match listed.daemons.is_empty() && listed.parentless.is_empty() {
         true => Vec::new(),
-        false => stills.iter().filter_map(|pid| inner(*pid)).collect(),
+        false => known.iter().filter_map(|pid| inner(*pid)).collect(),
     };
     let named = |processes: Vec<Process>| {
-        let others = processes.into_iter().filter(|process| !stills.contains(&process.pid));
+        let others = processes.into_iter().filter(|process| !known.contains(&process.pid));
         let pids: Vec<String> = others.map(|process| format!("{} {}", process.pid, process.name)).collect();
         (!pids.is_empty()).then(|| pids.join(", "))
     };

@@ -3,6 +3,7 @@
 mod fresh;
 mod groups;
 mod queue;
+mod tcp;
 
 use std::{
     collections::HashMap,
@@ -25,7 +26,7 @@ use sys::{
 
 use crate::{
     error::{Context, Error},
-    image::{AddedSocket, End, FileKind, Message, Socket, SocketName, SocketPath, UnixPair},
+    image::{AddedSocket, End, FileKind, Message, Socket, SocketName, SocketPath, UnixPair, connections},
     observe::{files::Files, root},
     options::{Phase, SocketType},
     refusal::Refusal,
@@ -42,6 +43,8 @@ pub(crate) struct Reader<'a> {
     fresh: Fresh,
     /// Read when the first UDP socket is met.
     udp: Option<Udp>,
+    /// TCP connections, as far as their ends have been met.
+    tcp: tcp::Connections,
 }
 
 /// What the network namespace tells of UDP sockets.
@@ -82,7 +85,15 @@ impl<'a> Reader<'a> {
     /// Enters the network namespace of the process for a moment to ask for the peers of its unix sockets.
     pub(crate) fn new(pid: i32, process: BorrowedFd<'a>) -> Result<Self, Error> {
         let known = inside(pid, process, diag::unix_sockets)?.of("list unix sockets", pid)?;
-        Ok(Self { pid, process, known, pairs: HashMap::new(), fresh: Fresh::default(), udp: None })
+        Ok(Self {
+            pid,
+            process,
+            known,
+            pairs: HashMap::new(),
+            fresh: Fresh::default(),
+            udp: None,
+            tcp: tcp::Connections::default(),
+        })
     }
 
     /// Goes on with another process of the same network namespace.
@@ -125,13 +136,21 @@ impl<'a> Reader<'a> {
         let found = Found { fd, inode, socket, of: SocketType { family, kind, protocol } };
         match (family, kind) {
             (libc::AF_UNIX, _) => self.read_unix(found, listens, files),
-            (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM) if is_tcp(protocol) => self.read_tcp(found, listens),
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM) if is_tcp(protocol) => {
+                self.read_tcp(found, listens, files.files.len())
+            }
             (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) if protocol == libc::IPPROTO_UDP => self.read_udp(found),
             _ => Err(Refusal::SocketKind { fd, family, socket_type: kind }.into()),
         }
     }
 
-    fn read_tcp(&mut self, found: Found<'_>, listens: bool) -> Result<(FileKind, AddedSocket), NotRead> {
+    /// The ends of connections, when all have been met: what has its other end elsewhere is reset in a copy.
+    pub(crate) fn complete(&mut self, files: &mut Files) -> Result<(), Error> {
+        std::mem::take(&mut self.tcp).complete(self.pid, files)
+    }
+
+    /// `place` is that of its file.
+    fn read_tcp(&mut self, found: Found<'_>, listens: bool, place: usize) -> Result<(FileKind, AddedSocket), NotRead> {
         const TCP_CLOSE: u8 = 7;
         const TCP_LISTEN: u8 = 10;
         let state = tcp_state(found.socket).of("read TCP state", self.pid)?;
@@ -141,8 +160,11 @@ impl<'a> Reader<'a> {
             let of = found.of;
             // Options that cannot be set any more are lost with the connection.
             let options = self.fresh.changed(self.pid, self.process, found.socket, of, Phase::Connected)?.options;
-            let state = AddedSocket { options, ..AddedSocket::default() };
-            return Ok((FileKind::ResetConnection { family: of.family }, state));
+            let added = AddedSocket { options, ..AddedSocket::default() };
+            if connections::goes_on(state) {
+                self.tcp.note(found.socket, place).of("read a connection", self.pid)?;
+            }
+            return Ok((FileKind::ResetConnection { family: of.family }, added));
         }
         let state = self.state(found, if listens { Phase::Listening } else { Phase::Quiet })?;
         let listening = match listens {

@@ -9,7 +9,7 @@ use super::{
     clocks, clone_args, is_set_last, is_set_late, set_limit,
 };
 use crate::{
-    image::{Member, Privileges, ProgramImage, Thread, Tree},
+    image::{Member, ProgramImage, Thread, Tree},
     script::{Arena, Check, Script, sigframe},
     start::{
         descend::{self, Family},
@@ -46,8 +46,8 @@ impl Copy<'_> {
     /// privileges:
     ///
     /// 1. with all of them: only what needs them, on nothing that the program has a say in;
-    /// 2. as the program's user with one capability beyond its own in force, which `set_tid` needs: descriptors, memory, other processes. All are
-    ///    permitted still, because each process has a user and capabilities of its own;
+    /// 2. as the program's user with one capability beyond its own in force, which `set_tid` needs: descriptors, memory, other processes. If it
+    ///    clones some, all are permitted still, because each of them has a user and capabilities of its own;
     /// 3. with the same capability beyond its own, and no other one: threads;
     /// 4. with the program's own, if any: signals that waited for one thread, which have to be there before the limit of those that may wait. The
     ///    main thread has one more where `no_new_privs` is not set, without which the kernel takes no filter;
@@ -61,7 +61,7 @@ impl Copy<'_> {
         let image = &self.tree.members[at].image;
         let family = descend::place(self, arena, at);
         let gates = Gates { arriving: arena.words(&[image.threads.len() as u64 - 1]), closed: arena.words(&[1]) };
-        let capabilities = Capabilities::place(arena, &image.privileges);
+        let capabilities = Capabilities::place(arena, image, !family.is_empty());
         let threads: Vec<(u64, u64)> =
             image.threads[1..].iter().map(|thread| place_thread(arena, image, thread, &capabilities, &gates)).collect();
         let mut script = Script::default();
@@ -120,7 +120,12 @@ impl Copy<'_> {
         memory_files::make(arena, script, image);
         let cwd = arena.text(&image.cwd);
         script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
-        let made = files::Builder::new(arena, script, tree, at, transit).make_all(kin);
+        let mut made = files::Builder::new(arena, script, tree, at, transit).make_all(kin);
+        if !image.connections.is_empty() {
+            capabilities.set(script, capabilities.network);
+            made = files::Builder::resume(arena, script, image, transit, made).connect_all();
+            in_force_again(script, capabilities, (at == 0).then_some(mailbox));
+        }
         memory_attributes(script, image);
         attributes::of_process(script, image);
         let name = arena.text(&image.threads[0].name);
@@ -235,13 +240,17 @@ fn close_all_of_others(script: &mut Script, image: &ProgramImage, transit: Trans
 /// Arguments of `capset`, laid out. All have those of the program, too.
 struct Capabilities {
     header: u64,
+    /// Whether all of them stay permitted for a while.
+    will_clone: bool,
     /// All that there are, in force.
     all: u64,
-    /// What `set_tid` needs is in force; all are permitted.
+    /// What `set_tid` needs is in force; the others are permitted.
     set_tid: u64,
-    /// None is in force; all are permitted.
+    /// The same without any in force.
     later: u64,
-    /// What `set_tid` and the entering of a time namespace need is in force; all are permitted.
+    /// What connections need is in force.
+    network: u64,
+    /// What `set_tid` and the entering of a time namespace need is in force.
     both: u64,
     /// What `set_tid` needs. What the filter needs is permitted and not in force.
     threads: u64,
@@ -252,10 +261,13 @@ struct Capabilities {
 }
 
 impl Capabilities {
-    fn place(arena: &mut Arena, of: &Privileges) -> Self {
+    /// A process that will clone others keeps all until it has: each of them may have a user and capabilities of its own.
+    fn place(arena: &mut Arena, image: &ProgramImage, will_clone: bool) -> Self {
         const VERSION_3: u64 = 0x2008_0522;
         const SET_TID: u64 = 1 << 40; // CAP_CHECKPOINT_RESTORE
         const ADMIN: u64 = 1 << 21; // CAP_SYS_ADMIN
+        const NETWORK: u64 = 1 << 10 | 1 << 12; // CAP_NET_BIND_SERVICE, CAP_NET_ADMIN
+        let of = &image.privileges;
         let for_filter = if of.may_gain { ADMIN } else { 0 };
         // Two structs of effective, permitted and inheritable: capabilities 0 to 31, and 32 to 63.
         let (low, high) = (|set: u64| set & u64::from(u32::MAX), |set: u64| set >> 32);
@@ -270,12 +282,15 @@ impl Capabilities {
             arena.words(&words)
         };
         let every = (2u64 << sys::kernel::last_capability()) - 1;
-        let (all, later) = (sets(every, every), sets(0, every));
-        let (set_tid, both) = (sets(SET_TID, every), sets(SET_TID | ADMIN, every));
+        let connects = if image.connections.is_empty() { 0 } else { NETWORK };
+        let kept = if will_clone { every } else { SET_TID | ADMIN | connects };
+        let (all, later, network) = (sets(every, every), sets(0, kept), sets(NETWORK, kept));
+        let (set_tid, both) = (sets(SET_TID, kept), sets(SET_TID | ADMIN, kept));
         let threads = sets(SET_TID, SET_TID | for_filter);
         let own = sets(0, 0);
         let filter = if of.may_gain { sets(for_filter, for_filter) } else { own };
-        Self { header: arena.words(&[VERSION_3]), all, set_tid, later, both, threads, filter, own }
+        let header = arena.words(&[VERSION_3]);
+        Self { header, will_clone, all, set_tid, later, network, both, threads, filter, own }
     }
 
     fn set(&self, script: &mut Script, sets: u64) {
@@ -297,33 +312,48 @@ fn act_as_user(
     let list = arena.data(&groups, 8);
     script.call(libc::SYS_setgroups, [(image.credentials.groups.len() as u64).into(), list.into()], Check::Success);
     script.call(libc::SYS_setresgid, image.credentials.gids.map(|id| u64::from(id).into()), Check::Success);
+    if !capabilities.will_clone {
+        if image.privileges.inheritable != 0 {
+            // The kernel takes none that the bounding set lacks.
+            capabilities.set(script, capabilities.all);
+        }
+        limit_gains(script, image);
+    }
     prctl(script, libc::PR_SET_KEEPCAPS, [1, 0]);
     script.call(libc::SYS_setresuid, image.credentials.uids.map(|id| u64::from(id).into()), Check::Success);
     prctl(script, libc::PR_SET_KEEPCAPS, [0, 0]);
-    match mailbox {
-        None => capabilities.set(script, capabilities.set_tid),
-        Some(mailbox) => {
-            for (way, sets) in [(AT_ONCE, capabilities.set_tid), (PARKED, capabilities.later)] {
-                let other = mailbox.only(script, way);
-                capabilities.set(script, sets);
-                script.land(other);
-            }
-        }
-    }
+    in_force_again(script, capabilities, mailbox);
     // Whatever the kernel makes of a change of user (fs.suid_dumpable): until it is the program it has capabilities, its zygote's socket and a script.
     script.call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 0u64.into()], Check::Success);
 }
 
+/// Only what `set_tid` needs is in force beside the program's own, or not even that in one that waits at its gate.
+fn in_force_again(script: &mut Script, capabilities: &Capabilities, mailbox: Option<&Mailbox>) {
+    let Some(mailbox) = mailbox else { return capabilities.set(script, capabilities.set_tid) };
+    for (way, sets) in [(AT_ONCE, capabilities.set_tid), (PARKED, capabilities.later)] {
+        let other = mailbox.only(script, way);
+        capabilities.set(script, sets);
+        script.land(other);
+    }
+}
+
 /// Of all capabilities the program's own stay, and the one that threads are made with.
 fn give_up_privileges(script: &mut Script, image: &ProgramImage, capabilities: &Capabilities) {
-    capabilities.set(script, capabilities.all);
-    limit_bounding_set(script, image.privileges.bounding & ROOT_CAPABILITIES);
-    if !image.privileges.may_gain {
-        prctl(script, libc::PR_SET_NO_NEW_PRIVS, [1, 0]);
+    if capabilities.will_clone {
+        capabilities.set(script, capabilities.all);
+        limit_gains(script, image);
     }
     capabilities.set(script, capabilities.threads);
     for capability in bits(image.privileges.ambient) {
         prctl(script, libc::PR_CAP_AMBIENT, [libc::PR_CAP_AMBIENT_RAISE as u64, capability]);
+    }
+}
+
+/// Adds the limits of what it can gain by executing another program.
+fn limit_gains(script: &mut Script, image: &ProgramImage) {
+    limit_bounding_set(script, image.privileges.bounding & ROOT_CAPABILITIES);
+    if !image.privileges.may_gain {
+        prctl(script, libc::PR_SET_NO_NEW_PRIVS, [1, 0]);
     }
 }
 
@@ -402,7 +432,7 @@ fn place_thread(
     let tls = thread.registers.fs_base;
     let args = clone_args(
         arena,
-        CloneArgs { flags, child_tid: thread.tid_address, tls, tid: thread.tid, ..CloneArgs::default() },
+        CloneArgs { flags, child_tid: thread.tid_address, tls, tid: Some(thread.tid), ..CloneArgs::default() },
     );
     let mut script = Script::default();
     scheduling(arena, &mut script, image, thread);

@@ -1,13 +1,15 @@
 //! Further processes of a copy. Each is cloned by its parent, which has the memory of all its descendants until then. It gives up what belongs to
 //! others and moves its own into place.
 
+use std::collections::BTreeMap;
+
 use sys::remote::Range;
 
 use super::{
     ASIDE_BYTES, CLONE_ARGS_BYTES, CloneArgs, HALF_BYTES, clone_args, copy::Copy, set_layout as tell_layout, vdso_aside,
 };
 use crate::{
-    image::{ProgramImage, Tree, Zombie, places},
+    image::{Member, ProgramImage, Tree, Zombie, places},
     script::{Arena, Arg, Check, Script},
 };
 
@@ -17,31 +19,59 @@ const RLIMIT_CORE: usize = libc::RLIMIT_CORE as usize;
 /// Bytes of a signal mask.
 const MASK_BYTES: u64 = 8;
 
-/// What a process clones: its children that go on, and those that have ended.
+/// What a process clones: its children that go on, and those that have ended, and helpers that clone what has lost its parent.
 pub(super) struct Family {
     /// Arguments of each clone, and the child's script.
     children: Vec<(u64, u64)>,
-    zombies: Vec<i32>,
+    /// The same of those that have ended, with their numbers.
+    zombies: Vec<(i32, u64, u64)>,
+    /// The same of helpers.
+    helpers: Vec<(u64, u64)>,
 }
 
 /// Places the scripts of all descendants of the process at place `at`.
 pub(super) fn place(copy: Copy<'_>, arena: &mut Arena, at: usize) -> Family {
     let tree = copy.tree;
     let mut children = Vec::new();
+    let mut orphans: BTreeMap<Option<i32>, Vec<(u64, u64)>> = BTreeMap::new();
     for child in tree.children(at) {
         let entry = copy.place(arena, child);
-        children.push((process_args(arena, tree.members[child].image.threads[0].tid), entry));
+        let Member { image, kin } = &tree.members[child];
+        let made = (process_args(arena, image.threads[0].tid), entry);
+        match &kin.orphan {
+            None => children.push(made),
+            Some(orphan) => orphans.entry(orphan.leader).or_default().push(made),
+        }
     }
-    let ended: Vec<&Zombie> = tree.zombies.iter().filter(|zombie| zombie.parent == at).collect();
-    for zombie in &ended {
+    let helpers = orphans.iter().map(|(leader, orphans)| place_helper(arena, *leader, orphans)).collect();
+    let ended = tree.zombies.iter().filter(|zombie| zombie.parent == at);
+    let zombies = ended.map(|zombie| {
         let entry = place_zombie(arena, zombie);
-        children.push((process_args(arena, zombie.pid), entry));
+        (zombie.pid, process_args(arena, zombie.pid), entry)
+    });
+    let zombies = zombies.collect();
+    Family { children, zombies, helpers }
+}
+
+/// A helper that shares the memory of the process that clones it. What it clones itself loses its parent when it ends. It is the `leader` of their
+/// session, if that has ended in the source, too.
+fn place_helper(arena: &mut Arena, leader: Option<i32>, orphans: &[(u64, u64)]) -> (u64, u64) {
+    let mut script = Script::default();
+    if leader.is_some() {
+        script.call(libc::SYS_setsid, [], Check::Success);
     }
-    Family { children, zombies: ended.iter().map(|zombie| zombie.pid).collect() }
+    for (args, entry) in orphans {
+        script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
+    }
+    script.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
+    let entry = arena.place(&script);
+    // Without a signal at its end, which its parent would be told by.
+    let args = clone_args(arena, CloneArgs { flags: libc::CLONE_VM as u64, tid: leader, ..CloneArgs::default() });
+    (args, entry)
 }
 
 fn process_args(arena: &mut Arena, pid: i32) -> u64 {
-    clone_args(arena, CloneArgs { exit_signal: libc::SIGCHLD as u64, tid: pid, ..CloneArgs::default() })
+    clone_args(arena, CloneArgs { exit_signal: libc::SIGCHLD as u64, tid: Some(pid), ..CloneArgs::default() })
 }
 
 /// A process that ends at once, as the source's did.
@@ -69,7 +99,7 @@ fn place_zombie(arena: &mut Arena, zombie: &Zombie) -> u64 {
 
 impl Family {
     pub(super) fn is_empty(&self) -> bool {
-        self.children.is_empty()
+        self.children.is_empty() && self.zombies.is_empty() && self.helpers.is_empty()
     }
 
     /// Clones all of them, and gives up their memory and what was handed down.
@@ -81,16 +111,15 @@ impl Family {
         for (args, entry) in &self.children {
             script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
         }
-        for zombie in &self.zombies {
-            let options = (libc::WEXITED | libc::WNOWAIT) as u64;
-            let args = [u64::from(libc::P_PID).into(), (*zombie).into(), 0u64.into(), options.into(), 0u64.into()];
+        for (args, entry) in &self.helpers {
+            let helper = script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
+            let options = (libc::WEXITED | libc::__WALL) as u64;
+            let pid = Arg::Result(helper);
+            let args = [u64::from(libc::P_PID).into(), pid, 0u64.into(), options.into(), 0u64.into()];
             script.call(libc::SYS_waitid, args, Check::Success);
         }
         if !self.zombies.is_empty() {
-            // What the program was told of their ends is among its own signals.
-            let (told, no_time) = (arena.words(&[1 << (libc::SIGCHLD - 1)]), arena.words(&[0, 0]));
-            let args = [told.into(), 0u64.into(), no_time.into(), MASK_BYTES.into()];
-            script.call(libc::SYS_rt_sigtimedwait, args, Check::Ignore);
+            self.end_zombies(arena, script, &tree.members[at].image);
         }
         let below = (1..tree.members.len()).filter(|other| *other != at && tree.descends(*other, at));
         let theirs: Vec<Range> = below.flat_map(|other| tree.members[other].parked()).collect();
@@ -102,6 +131,26 @@ impl Family {
             let last = (copy.transit.control - 1).into();
             script.call(libc::SYS_close_range, [tree.handed_from.into(), last, 0u64.into()], Check::Success);
         }
+    }
+}
+
+impl Family {
+    /// Clones what has ended, without a word to the program.
+    fn end_zombies(&self, arena: &mut Arena, script: &mut Script, image: &ProgramImage) {
+        let told = &image.actions[libc::SIGCHLD as usize - 1];
+        // A process that ignores the ends of its children by now would have none that wait for it.
+        set_action(arena, script, libc::SIGCHLD, &[0; 4]);
+        for (pid, args, entry) in &self.zombies {
+            script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
+            let options = (libc::WEXITED | libc::WNOWAIT) as u64;
+            let args = [u64::from(libc::P_PID).into(), (*pid).into(), 0u64.into(), options.into(), 0u64.into()];
+            script.call(libc::SYS_waitid, args, Check::Success);
+        }
+        // What the program was told of their ends is among its own signals.
+        let (waited, no_time) = (arena.words(&[1 << (libc::SIGCHLD - 1)]), arena.words(&[0, 0]));
+        let args = [waited.into(), 0u64.into(), no_time.into(), MASK_BYTES.into()];
+        script.call(libc::SYS_rt_sigtimedwait, args, Check::Ignore);
+        set_action(arena, script, libc::SIGCHLD, told);
     }
 }
 
@@ -169,13 +218,17 @@ fn base_of_vdso(image: &ProgramImage) -> u64 {
     image.vdso.first().map_or(0, |(_, range)| range.start)
 }
 
+fn set_action(arena: &mut Arena, script: &mut Script, signal: i32, action: &[u64]) {
+    let action = arena.words(action);
+    let args = [signal.into(), action.into(), 0u64.into(), MASK_BYTES.into()];
+    script.call(libc::SYS_rt_sigaction, args, Check::Success);
+}
+
 /// What a process has of its parent and the source's did not.
 fn inherit(arena: &mut Arena, script: &mut Script, image: &ProgramImage, parent: &ProgramImage) {
     for (signal, (action, theirs)) in (1..).zip(image.actions.iter().zip(&parent.actions)) {
         if action != theirs && signal != libc::SIGKILL && signal != libc::SIGSTOP {
-            let action = arena.words(action);
-            let args = [signal.into(), action.into(), 0u64.into(), MASK_BYTES.into()];
-            script.call(libc::SYS_rt_sigaction, args, Check::Success);
+            set_action(arena, script, signal, action);
         }
     }
     let missing = image.membarrier & !parent.membarrier;

@@ -4,6 +4,7 @@
 //! each step gets is known here (`Numbers`). Most files are made at their own number, and every step checks that it got the expected one.
 
 mod binding;
+mod connections;
 mod directories;
 mod modes;
 mod objects;
@@ -143,6 +144,10 @@ impl<'a> Builder<'a> {
             self.named_pair(index);
         }
         self.complete_sockets();
+        self.made()
+    }
+
+    fn made(self) -> Made {
         Made { numbers: self.numbers, timers: self.timers, status: self.status }
     }
 
@@ -230,6 +235,8 @@ impl<'a> Builder<'a> {
             FileKind::Stream(stream) => return self.stream(*stream, file),
             FileKind::Pipe { pipe, .. } => return self.pipe(index, *pipe),
             FileKind::UnixPair { pair, .. } => return self.pair(index, *pair),
+            // Made when all that is bound is there.
+            FileKind::Connection { .. } => return,
             // Made with their mappings.
             FileKind::Memfd { .. } => return,
             FileKind::Path { path, offset } => self.path(path, *offset, file.flags),

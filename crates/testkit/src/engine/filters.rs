@@ -74,6 +74,7 @@ pub fn outside_of_a_sandbox() -> Result<()> {
         return Err(error);
     }
     let spec = CaptureSpec {
+        init: None,
         pid: child.id() as i32,
         streams: Vec::new(),
         earlier_arena: None,

@@ -36,6 +36,7 @@ pub fn capture_for_ever(arguments: &[&str]) -> Result<()> {
     });
     let streams = streams.into_iter().collect::<Result<_>>()?;
     let spec = CaptureSpec {
+        init: None,
         pid: pid.parse()?,
         streams,
         earlier_arena: Some(arena),

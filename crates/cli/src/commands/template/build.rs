@@ -44,7 +44,7 @@ Then: pando create geo -n 5";
 /// Start a program, wait until it is ready, and keep a parked copy of it for `pando create`.
 ///
 /// The program runs in a sandbox as uid 1000, or as --user says. Once it is ready, a copy of it is parked and the program itself
-/// is removed. It must not have child processes then. A template of the same name is replaced; its sandboxes run on.
+/// is removed. Its child processes are part of it. A template of the same name is replaced; its sandboxes run on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

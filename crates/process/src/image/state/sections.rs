@@ -31,6 +31,7 @@ mod tag {
     pub(super) const MEMORY_FILES: u16 = 11;
     pub(super) const PRIVILEGES: u16 = 12;
     pub(super) const OTHERS: u16 = 13;
+    pub(super) const CONNECTIONS: u16 = 14;
 }
 
 /// What a program has beside its first process.
@@ -98,6 +99,7 @@ fn of_image(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::ATTRIBUTES, &Attributes::of(image))?;
     put(&mut sections, tag::MEMORY_FILES, &image.memory_files)?;
     put(&mut sections, tag::PRIVILEGES, &image.privileges)?;
+    put(&mut sections, tag::CONNECTIONS, &image.connections)?;
     Ok(sections)
 }
 
@@ -116,6 +118,7 @@ fn apply_to_image(sections: Vec<Section>, image: &mut ProgramImage) -> Result<()
             tag::ATTRIBUTES => get::<Attributes>(&bytes)?.apply(image).map_err(StateError::Impossible)?,
             tag::MEMORY_FILES => image.memory_files = get(&bytes)?,
             tag::PRIVILEGES => image.privileges = get(&bytes)?,
+            tag::CONNECTIONS => image.connections = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

@@ -155,6 +155,7 @@ fn indices_are_sound(image: &ProgramImage) -> bool {
             FileKind::Pipe { pipe, .. } => pipe < image.pipes.len(),
             FileKind::UnixPair { pair, .. } => pair < image.pairs.len(),
             FileKind::Memfd { object: index, .. } => object(index),
+            FileKind::Connection { connection, .. } => connection < image.connections.len(),
             FileKind::Stream(_)
             | FileKind::Path { .. }
             | FileKind::Fifo { .. }

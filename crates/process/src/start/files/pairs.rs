@@ -278,7 +278,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Settles two descriptors that exist at once: one might sit where the other belongs.
-    fn settle_pair(&mut self, made: [i32; 2], files: [&OpenFile; 2]) {
+    pub(super) fn settle_pair(&mut self, made: [i32; 2], files: [&OpenFile; 2]) {
         let in_place = |n: usize| files[n].numbers.iter().any(|(number, _)| *number == made[n]);
         let crossed = |n: usize| files[1 - n].numbers.iter().any(|(number, _)| *number == made[n]);
         let blocked = |n: usize| crossed(n) || !in_place(n);

@@ -29,7 +29,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("replaced_socket", "is a unix socket bound to /tmp/socket, which is gone"),
     ("socket_is_a_file", "is a unix socket bound to /tmp/socket, which is gone"),
     ("many_guards", "it has 65531 guard regions, more than the 65530 that can be forked"),
-    ("daemon", "it started processes that have lost their parents"),
     ("shared_memory", "holds 314572800 bytes, more than the 268435456 that a fork carries"),
     ("inotify_events", "bytes of events wait at inotify instance"),
     ("inotify_gone", "watches something that was not found in the root filesystem"),

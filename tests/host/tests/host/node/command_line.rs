@@ -137,10 +137,9 @@ fn paused(node: &Node) -> Result<()> {
 }
 
 fn hints(node: &Node) -> Result<()> {
-    let children = "sleep 1000 & exec sleep 1000";
-    let answer =
-        node.pando(&["template", "build", "parent", "--ready", "sleep 0.1", "--", "/bin/sh", "-c", children])?;
-    refused(&answer, 5, &["it has child processes", "hint: change the program"])?;
+    let gone = "mkdir /tmp/gone; cd /tmp/gone; rmdir /tmp/gone; exec sleep 1000";
+    let answer = node.pando(&["template", "build", "lost", "--ready", "sleep 0.1", "--", "/bin/sh", "-c", gone])?;
+    refused(&answer, 5, &["its working directory /tmp/gone (deleted)", "hint: change the program"])?;
     ensure!(!answer.stderr.contains("pando exec"), "a build has no exec: {answer}");
     let id = &sleepers(node, 1)?[0];
     node.shell(id, "sleep 1000 & echo")?;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use testkit::{node::Node, runner::Case};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -46,10 +46,9 @@ fn build_sleep(node: &Node, name: &str) -> Result<()> {
 /// The keeper is busy for longer than the node waits for it.
 fn late(node: &Node) -> Result<()> {
     let id = sandbox(node)?;
-    let keeper = node.info()?.keeper_pid.and_then(|pid| Pid::from_raw(pid as i32)).context("no keeper")?;
-    kill_process(keeper, Signal::STOP)?;
+    let keeper = node.stop_keeper()?;
     let answer = node.pando(&["exec", &id, "--", "/bin/sh", "-c", "touch /tmp/late; exec sleep 1000000"]);
-    kill_process(keeper, Signal::CONT)?;
+    drop(keeper);
     let answer = answer?;
     ensure!(answer.code != 0 && answer.stderr.contains("no answer within"), "{answer}");
     // The keeper takes this one after that.
@@ -302,7 +301,8 @@ fn left_behind(node: &Node) -> Result<()> {
     ensure!(running(node, &id)?.len() == 1, "{:?}", running(node, &id)?);
     ensure!(groups(node, &id)?.is_empty(), "groups of commands that have ended: {:?}", groups(node, &id)?);
     let answer = node.pando(&["fork", &id])?;
-    ensure!(answer.code == 5 && answer.stderr.contains("live on without it"), "{answer}");
+    let reasons = ["a pipe whose other end is in another process", "end what `pando exec` has started"];
+    ensure!(answer.code == 5 && reasons.iter().all(|reason| answer.stderr.contains(reason)), "{answer}");
     node.shell(&id, "kill $(pidof sleep | tr ' ' '\\n' | grep -v '^2$')")?;
     node.ok(&["fork", &id])?;
     node.ok(&["kill", "--all"]).map(drop)

@@ -70,7 +70,6 @@ fn programs(node: &Node) -> Result<()> {
         build(&ready, &[&program("refused"), what, "--ready-file", "/tmp/ready"], 5, texts)
     };
     refused("lease", &["holds a lease on /tmp/leased (LEASE)", "give it up (or close the file)"])?;
-    refused("daemon", &["it started processes that have lost their parents", "refused"])?;
     refused("deleted_directory", &["its working directory /tmp/gone (deleted) was deleted or replaced"])?;
     let ring = ["exited with status 3 before it was ready", "io_uring_setup: errno"];
     build(&ready, &[&program("io_uring"), "--ready-file", "/tmp/ready"], 6, &ring)?;

@@ -10,7 +10,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use testkit::{
     node::{Node, Setting},
@@ -194,15 +193,14 @@ fn broken_off(node: &mut Node) -> Result<()> {
     let headers =
         [("X-API-Key", server.key.as_str()), ("Content-Type", "application/json"), ("Idempotency-Key", "once")];
     let create = || server.ask("POST", "/v2/sandboxes", &headers, Some(r#"{"templateID": "sleeper"}"#));
-    let keeper = Pid::from_raw(node.info()?.keeper_pid.context("no keeper")? as i32).context("no keeper")?;
     let mut lock = Command::new("python3");
     lock.args(["-c", LOCK]).arg(node.state.join("control.db")).stdin(Stdio::piped()).stdout(Stdio::piped());
     thread::scope(|scope| -> Result<()> {
-        kill_process(keeper, Signal::STOP)?;
+        let keeper = node.stop_keeper()?;
         let mut lock = lock.spawn().context("python3 is missing")?;
         let creating = scope.spawn(create);
         let said = BufReader::new(lock.stdout.take().context("no output")?).lines().next();
-        kill_process(keeper, Signal::CONT)?;
+        drop(keeper);
         ensure!(said.context("it is not locked")?? == "locked");
         let deadline = Instant::now() + Duration::from_secs(20);
         while node.ps()?.is_empty() {

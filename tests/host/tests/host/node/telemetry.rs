@@ -145,9 +145,9 @@ fn counted(node: &Node) -> Result<()> {
     let labels = format!("{{sandbox=\"{id}\",template=\"scribe\"}}");
     node.json(&["fork", &id, "--json"])?;
     node.shell(&id, "true")?;
-    let children = "sleep 1000 & exec sleep 1000";
-    let refused = ["template", "build", "parent", "--ready", "sleep 0.1", "--", "/bin/sh", "-c", children];
-    ensure!(node.pando(&refused)?.code == 5, "it has child processes");
+    let gone = "mkdir /tmp/gone; cd /tmp/gone; rmdir /tmp/gone; exec sleep 1000";
+    let refused = ["template", "build", "lost", "--ready", "sleep 0.1", "--", "/bin/sh", "-c", gone];
+    ensure!(node.pando(&refused)?.code == 5, "it is refused");
     node.ok(&["volume", "create", "ws"])?;
 
     // On cgroup v1 the memory is counted as soon as the limits are bound.
@@ -168,7 +168,7 @@ fn counted(node: &Node) -> Result<()> {
         ("pando_captures_total{purpose=\"fork\",result=\"ok\"}", 1.0),
         ("pando_capture_pause_seconds_count{purpose=\"fork\"}", 1.0),
         ("pando_template_builds_total{result=\"failed\"}", 1.0),
-        ("pando_refusals_total{reason=\"children\"}", 1.0),
+        ("pando_refusals_total{reason=\"deleted_directory\"}", 1.0),
         ("pando_request_failures_total{kind=\"cannot_fork\"}", 1.0),
         ("pando_commands_total{result=\"ok\"}", 1.0),
         ("pando_sandboxes{state=\"running\"}", 2.0),

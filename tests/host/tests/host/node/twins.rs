@@ -7,10 +7,9 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use base::id::Arena;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use testkit::{
-    node::Node,
+    node::{Node, StoppedKeeper},
     runner::Case,
     twins::{self, Compared},
 };
@@ -107,32 +106,22 @@ const ARENAS: Arena = Arena { start: 0x3f00_0000_0000, end: 0x3f40_0000_0000 };
 
 /// A node's zygote of which a checkpoint is being made. Its keeper stands still, so that the zygote is not ended, until this is dropped.
 struct Held {
-    keeper: Pid,
+    _keeper: StoppedKeeper,
     zygote: i32,
 }
 
 impl Held {
     /// Waits until the server reads the memory of a zygote that is no template's: of these it learns which pages are written first.
     fn hold(node: &Node, template: i32) -> Result<Self> {
-        let keeper = Pid::from_raw(node.info()?.keeper_pid.context("no keeper")? as i32).context("no keeper")?;
         let descriptors = format!("/proc/{}/fd", node.server_pid()?);
         let deadline = Instant::now() + Duration::from_secs(20);
         while Instant::now() < deadline {
             if let Some(zygote) = opened_memory(Path::new(&descriptors))?.filter(|zygote| *zygote != template) {
-                kill_process(keeper, Signal::STOP)?;
-                return Ok(Self { keeper, zygote });
+                return Ok(Self { _keeper: node.stop_keeper()?, zygote });
             }
             std::thread::sleep(Duration::from_micros(200));
         }
         bail!("the server has read nobody's memory")
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Err(error) = kill_process(self.keeper, Signal::CONT) {
-            eprintln!("the keeper stands still: {error}");
-        }
     }
 }
 

@@ -1,0 +1,81 @@
+//! TCP connections whose two ends are in the program.
+
+use serde::{Deserialize, Serialize};
+use sys::tcp::{self, WINDOW_BYTES};
+
+/// Both ends of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Connection {
+    pub(crate) ends: [ConnectionEnd; 2],
+}
+
+/// One end, as a copy makes it: nothing that it has sent is unacknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ConnectionEnd {
+    /// Its own address as a `sockaddr`, and that of its peer.
+    pub(crate) local: Vec<u8>,
+    pub(crate) peer: Vec<u8>,
+    pub(crate) segment: u32,
+    pub(crate) window_scale: Option<(u8, u8)>,
+    pub(crate) selective: bool,
+    pub(crate) timestamp: Option<u32>,
+    /// Number of the first byte that waits here to be read.
+    pub(crate) received_from: u32,
+    #[serde(with = "serde_bytes")]
+    pub(crate) received: Vec<u8>,
+    /// Number of the first byte that the other end has not received.
+    pub(crate) sent_from: u32,
+    /// What the other end has not received.
+    #[serde(with = "serde_bytes")]
+    pub(crate) sent: Vec<u8>,
+    pub(crate) window: [u8; WINDOW_BYTES],
+    /// It sends no more.
+    pub(crate) has_ended: bool,
+}
+
+/// States in which an end has said that it sends no more: FIN_WAIT1, FIN_WAIT2, LAST_ACK, CLOSING.
+const HAS_ENDED: [u8; 4] = [4, 5, 9, 11];
+/// States in which it has heard that: CLOSE_WAIT, LAST_ACK, CLOSING.
+const HAS_HEARD: [u8; 3] = [8, 9, 11];
+
+/// Whether a connection in this state of `struct tcp_info` can be made again.
+pub(crate) fn goes_on(state: u8) -> bool {
+    const ESTABLISHED: u8 = 1;
+    state == ESTABLISHED || HAS_ENDED.contains(&state) || HAS_HEARD.contains(&state)
+}
+
+/// One end from what was read of it. `received_end`: of the other end.
+pub(crate) fn end_of(read: tcp::End, local: Vec<u8>, peer: Vec<u8>, others_received_end: u32) -> ConnectionEnd {
+    // The end of what an end sends takes a number, too.
+    let (has_ended, has_heard) = (HAS_ENDED.contains(&read.state), HAS_HEARD.contains(&read.state));
+    let received_end = read.received_end.wrapping_sub(u32::from(has_heard));
+    let sent_end = read.sent_end.wrapping_sub(u32::from(has_ended));
+    let missing = sent_end.wrapping_sub(others_received_end) as usize;
+    let missing = if missing > read.sent.len() { 0 } else { missing };
+    ConnectionEnd {
+        local,
+        peer,
+        segment: read.segment,
+        window_scale: read.window_scale,
+        selective: read.selective,
+        timestamp: read.timestamp,
+        received_from: received_end.wrapping_sub(read.received.len() as u32),
+        received: read.received,
+        sent_from: sent_end.wrapping_sub(missing as u32),
+        sent: read.sent[read.sent.len() - missing..].to_vec(),
+        window: window_before_end(read.window, has_heard),
+        has_ended,
+    }
+}
+
+/// The window (`struct tcp_repair_window`: its last two words are about what is received) before the end of what the other end sends was heard, if it
+/// was: it is sent again.
+fn window_before_end(window: [u8; WINDOW_BYTES], has_heard: bool) -> [u8; WINDOW_BYTES] {
+    let mut words: [u32; WINDOW_BYTES / 4] =
+        std::array::from_fn(|n| u32::from_ne_bytes(std::array::from_fn(|byte| window[n * 4 + byte])));
+    if has_heard {
+        let [.., room, heard_to] = &mut words;
+        (*room, *heard_to) = (room.wrapping_add(1), heard_to.wrapping_sub(1));
+    }
+    std::array::from_fn(|byte| words[byte / 4].to_ne_bytes()[byte % 4])
+}
