@@ -1,5 +1,5 @@
 // Files that were deleted while they were open, and memfds: content, mode, times, extended attributes; a deleted directory; descriptors that only
-// name a file (O_PATH); a memfd that is executed. With --keep yes the files are left for somebody else to delete.
+// name a file (O_PATH); a memfd that is executed; a file that has another name than the one it was opened by. With --keep yes the files are left for somebody else to delete.
 #include "probe.h"
 
 #include <dirent.h>
@@ -7,7 +7,8 @@
 #include <sys/wait.h>
 #include <sys/xattr.h>
 
-static int file, named, directory, directory_path, program, memfd, read_only, write_only, read_only_mode;
+static int file, named, directory, directory_path, program, memfd, read_only, write_only, read_only_mode, linked;
+static char *linked_memory;
 
 static int checked(int result, const char *what)
 {
@@ -83,6 +84,30 @@ static void set_up(bool keep)
 	checked(futimens(memfd, (struct timespec[]){{3000, 7}, {4000, 8}}), "futimens");
 }
 
+// As sem_open makes semaphores.
+static void make_linked(void)
+{
+	char first[256], second[256];
+	path_of("first", first), path_of("linked", second);
+	linked = checked(open(first, O_CREAT | O_RDWR | O_EXCL | O_CLOEXEC, 0600), first);
+	checked(ftruncate(linked, 4096), "ftruncate");
+	linked_memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, linked, 0);
+	if (linked_memory == MAP_FAILED)
+		probe_die("mmap");
+	checked(link(first, second), second);
+	checked(unlink(first), first);
+}
+
+static void check_linked(void)
+{
+	char path[256], found[2] = "";
+	path_of("linked", path);
+	int again = checked(open(path, O_RDONLY), path);
+	linked_memory[0] = 'm';
+	probe_check(pwrite(linked, "d", 1, 1) == 1, "linked: is written");
+	probe_check(pread(again, found, 2, 0) == 2 && memcmp(found, "md", 2) == 0, "linked: is the file that its other name names");
+}
+
 static void show(const char *what, int fd)
 {
 	struct stat status;
@@ -112,6 +137,7 @@ int main(int argc, char **argv)
 {
 	probe_begin(argc, argv);
 	set_up(strcmp(probe_option(argc, argv, "--keep", "no"), "yes") == 0);
+	make_linked();
 	probe_ready();
 	probe_wait();
 
@@ -139,6 +165,7 @@ int main(int argc, char **argv)
 	probe_check(openat(directory, "new", O_CREAT | O_WRONLY, 0600) == -1 && errno == ENOENT, "directory: takes nothing");
 	path_of("directory", text);
 	probe_check(access(text, F_OK) == -1, "directory: is gone");
+	check_linked();
 	execute();
 	return probe_end();
 }

@@ -247,7 +247,10 @@ static void other_name(void)
 	char path[256], other[256];
 	made("first");
 	snprintf(path, sizeof path, "%s/first", probe_dir);
-	snprintf(other, sizeof other, "%s/second", probe_dir);
+	snprintf(other, sizeof other, "%s/elsewhere", probe_dir);
+	if (mkdir(other, 0700) != 0)
+		probe_die("%s", other);
+	snprintf(other, sizeof other, "%s/elsewhere/second", probe_dir);
 	if (link(path, other) != 0 || unlink(path) != 0)
 		probe_die("%s", other);
 }

@@ -5,7 +5,7 @@
 //! | the program as a whole | [`kin`]: its processes; [`checks`]; [`others`]: other processes of its sandbox; [`blame`]: which one is meant |
 //! | memory                 | [`sort`]: what one mapping is; [`mappings`]; [`objects`]: shared memory; [`memory_files`] |
 //! | descriptors            | [`descriptors`], which asks [`listed`], [`ends`], [`registered`] (epoll), [`owners`], [`watches`] (inotify) and [`sockets`]; [`wall`]: timers |
-//! | files by path          | [`root`]: opening; [`access`]: may the program open it again; [`gone`]: deleted names; [`search`]: paths of inodes |
+//! | files by path          | [`root`]: opening; [`access`]: may the program open it again; [`gone`]: deleted names; [`links`]: other names; [`search`]: paths of inodes |
 
 pub(crate) mod access;
 pub(crate) mod blame;
@@ -15,6 +15,7 @@ mod ends;
 pub(crate) mod files;
 mod gone;
 pub(crate) mod kin;
+pub(crate) mod links;
 mod listed;
 pub(crate) mod mappings;
 pub(crate) mod memory_files;
@@ -23,7 +24,7 @@ pub(crate) mod others;
 mod owners;
 mod registered;
 pub(crate) mod rights;
-mod root;
+pub(crate) mod root;
 mod search;
 mod sockets;
 pub(crate) mod sort;

@@ -175,6 +175,8 @@ pub enum Refusal {
         "it is in session {session}, which is neither its own nor that of its parent: a copy cannot be put there yet"
     )]
     Session { session: i32 },
+    #[error("it shares its {what} with another process (clone without CLONE_THREAD), which copies cannot")]
+    Shares { what: String },
     #[error("it is in process group {group}, whose leader has ended: a copy cannot be put there yet")]
     Group { group: i32 },
     #[error("process {pid} ({name}): {refusal}")]

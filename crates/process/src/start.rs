@@ -108,8 +108,8 @@ impl Transit {
             _ => &[],
         });
         let kin = || tree.members.iter().map(|member| &member.kin);
-        let inherited =
-            kin().flat_map(|kin| &kin.inherited).flat_map(|(_, numbers)| numbers).map(|(number, _)| *number);
+        let inherited = kin().flat_map(|kin| &kin.inherited);
+        let inherited = inherited.flat_map(|(handed, own)| own.iter().map(|(number, _)| *number).chain([*handed]));
         let handed = kin().flat_map(|kin| &kin.hands_down).map(|(_, number)| *number);
         let numbers = numbers.chain(registered.map(|entry| entry.fd)).chain(inherited).chain(handed);
         let highest = numbers.max().unwrap_or(0);
@@ -396,7 +396,7 @@ fn place_helper(
 pub(crate) fn is_set_late(resource: usize, tree: &Tree) -> bool {
     let of_first = tree.first().limits.get(resource);
     tree.images().any(|image| image.limits.get(resource) != of_first || is_set_late_by(resource, image))
-        || resource as u32 == libc::RLIMIT_NPROC && !tree.is_single()
+        || matches!(resource as u32, libc::RLIMIT_NPROC | libc::RLIMIT_AS) && !tree.is_single()
 }
 
 fn is_set_late_by(resource: usize, image: &ProgramImage) -> bool {

@@ -70,6 +70,8 @@ fn order(answer: i64) -> io::Result<Ordering> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Shared {
+    /// The address space.
+    Memory = 1,
     /// The table of descriptors.
     Descriptors = 2,
     /// Root, working directory and umask.

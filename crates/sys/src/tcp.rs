@@ -61,13 +61,18 @@ pub struct End {
 
 /// A connection that stands still until this is dropped: it sends nothing.
 #[derive(Debug)]
-pub struct Repair<'a>(BorrowedFd<'a>);
+pub struct Repair<'a> {
+    socket: BorrowedFd<'a>,
+    /// `SO_REUSEADDR`, which the kernel sets and clears with the mode.
+    reuses: i32,
+}
 
 impl<'a> Repair<'a> {
     /// Needs `CAP_NET_ADMIN` in the user namespace of its network namespace.
     pub fn begin(socket: BorrowedFd<'a>) -> io::Result<Self> {
+        let reuses = option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
         set_option(socket, libc::IPPROTO_TCP, repair::MODE, 1)?;
-        Ok(Self(socket))
+        Ok(Self { socket, reuses })
     }
 
     /// Reads it. Of each queue no more than `max` bytes are read, and one more to tell.
@@ -76,12 +81,12 @@ impl<'a> Repair<'a> {
         const TIMESTAMPS: u8 = 1;
         const SCALED: u8 = 4;
         let mut info = [0u8; 104];
-        option_value(self.0, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
+        option_value(self.socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
         let [state, options, scales] = [info[0], info[5], info[6]];
         let segment = u32::from_ne_bytes([info[16], info[17], info[18], info[19]]);
-        let timestamp = option(self.0, libc::IPPROTO_TCP, repair::TIMESTAMP)? as u32;
+        let timestamp = option(self.socket, libc::IPPROTO_TCP, repair::TIMESTAMP)? as u32;
         let mut window = [0; WINDOW_BYTES];
-        option_value(self.0, libc::IPPROTO_TCP, repair::WINDOW, &mut window)?;
+        option_value(self.socket, libc::IPPROTO_TCP, repair::WINDOW, &mut window)?;
         let (received_end, received) = self.queue(repair::RECEIVED, max)?;
         let (sent_end, sent) = self.queue(repair::SENT, max)?;
         Ok(End {
@@ -99,10 +104,10 @@ impl<'a> Repair<'a> {
     }
 
     fn queue(&self, queue: i32, max: usize) -> io::Result<(u32, Vec<u8>)> {
-        set_option(self.0, libc::IPPROTO_TCP, repair::QUEUE, queue)?;
+        set_option(self.socket, libc::IPPROTO_TCP, repair::QUEUE, queue)?;
         let read = self.peek(max);
-        let end = option(self.0, libc::IPPROTO_TCP, repair::SEQUENCE);
-        set_option(self.0, libc::IPPROTO_TCP, repair::QUEUE, repair::NO_QUEUE)?;
+        let end = option(self.socket, libc::IPPROTO_TCP, repair::SEQUENCE);
+        set_option(self.socket, libc::IPPROTO_TCP, repair::QUEUE, repair::NO_QUEUE)?;
         Ok((end? as u32, read?))
     }
 
@@ -112,7 +117,7 @@ impl<'a> Repair<'a> {
             let mut bytes = vec![0u8; room];
             let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
             // SAFETY: `bytes` has `room` bytes.
-            let read = unsafe { libc::recv(self.0.as_raw_fd(), bytes.as_mut_ptr().cast(), room, flags) };
+            let read = unsafe { libc::recv(self.socket.as_raw_fd(), bytes.as_mut_ptr().cast(), room, flags) };
             if read == -1 {
                 let error = io::Error::last_os_error();
                 return if error.kind() == io::ErrorKind::WouldBlock { Ok(Vec::new()) } else { Err(error) };
@@ -130,7 +135,8 @@ impl Drop for Repair<'_> {
     fn drop(&mut self) {
         // Without a probe of the window, which the other end would answer. It fails only for a socket that is in no such mode.
         const OFF_IN_SILENCE: i32 = -1;
-        let _ = set_option(self.0, libc::IPPROTO_TCP, repair::MODE, OFF_IN_SILENCE);
+        let _ = set_option(self.socket, libc::IPPROTO_TCP, repair::MODE, OFF_IN_SILENCE);
+        let _ = set_option(self.socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, self.reuses);
     }
 }
 
@@ -160,6 +166,9 @@ mod tests {
         assert_eq!(second.received.len() + on_its_way, 60_000);
         assert!(first.sent.len() >= on_its_way && second.received.iter().all(|byte| *byte == 7));
         assert_eq!((first.state, second.state, second.sent.len()), (1, 1, 0));
+        let reuses = |socket: BorrowedFd<'_>| option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap();
+        // A listener of the standard library has it, and what it accepts.
+        assert_eq!((reuses(one.as_fd()), reuses(other.as_fd())), (0, 1));
         one.write_all(b"more").unwrap();
         let mut rest = vec![0; 60_004];
         other.read_exact(&mut rest).unwrap();

@@ -256,8 +256,10 @@ impl Node {
             purpose: Purpose::Template,
         };
         let what = Forked::Template(spec.name.clone());
-        let Built { zygote, timings, .. } = self.request_zygote(request, what, None).await?;
-        Ok((zygote, BuildTimings { ready_us, ..timings }))
+        match self.request_zygote(request, what, None).await {
+            Ok(Built { zygote, timings, .. }) => Ok((zygote, BuildTimings { ready_us, ..timings })),
+            Err(error) => Err(self.or_its_end(&job.source, (init, main), &mut ended, error).await),
+        }
     }
 
     /// Has the keeper build a zygote. `captured` resolves as soon as sandboxes can be made on its layer.

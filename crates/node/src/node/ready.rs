@@ -65,6 +65,23 @@ impl Node {
         }
     }
 
+    /// The error of a capture; or that the program has ended, if it has, which explains more.
+    pub(super) async fn or_its_end(
+        &self,
+        id: &SandboxId,
+        (init, main): (ProcessIdentity, ProcessIdentity),
+        ended: &mut oneshot::Receiver<Status>,
+        error: Error,
+    ) -> Error {
+        if main.is_alive() {
+            return error;
+        }
+        match tokio::time::timeout(SETTLED, ended).await {
+            Ok(Ok(status)) => self.ended_early(id, init, Some(status)).await,
+            Ok(Err(_)) | Err(_) => error,
+        }
+    }
+
     async fn last_output(&self, id: &SandboxId, init: ProcessIdentity) -> Vec<String> {
         carried(init, CARRIED_MAX).await;
         last_lines(&output_file(&self.host.config.sandbox_dir(id)), OUTPUT_LINES)

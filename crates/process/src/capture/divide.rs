@@ -51,12 +51,16 @@ enum Group {
     Connection(usize),
     /// TCP sockets that are bound to a port, and connections that were accepted there: none can be bound when there is a connection.
     Port([u8; 2]),
+    /// Unix sockets that have the same name, or are connected to it: by their place among all names.
+    Name(usize),
 }
 
 impl Makers {
     fn of(common: &Common, members: &[Member], parents: &[usize]) -> Self {
         let files = &common.files;
-        let of_file: Vec<Vec<Group>> = files.files.iter().map(|file| groups(file, files)).collect();
+        let mut names = HashMap::new();
+        let all = |at| groups(at, files).into_iter().chain(named(at, files, &mut names)).collect();
+        let of_file: Vec<Vec<Group>> = (0..files.files.len()).map(all).collect();
         let mut joined = Joined::default();
         of_file.iter().for_each(|groups| joined.join(groups));
         let mut makers: HashMap<Group, usize> = HashMap::new();
@@ -105,8 +109,28 @@ impl Joined {
     }
 }
 
-fn groups(file: &OpenFile, files: &Files) -> Vec<Group> {
-    match &file.kind {
+/// The names that a unix socket has or is connected to, and those of what waits at it.
+fn named<'a>(at: usize, files: &'a Files, names: &mut HashMap<&'a [u8], usize>) -> Vec<Group> {
+    let own: Vec<&[u8]> = match &files.files[at].kind {
+        FileKind::Socket(socket) if socket.family == libc::AF_UNIX => {
+            [&socket.address, &socket.peer].into_iter().flatten().map(Vec::as_slice).collect()
+        }
+        FileKind::UnixPair { .. } => Vec::new(),
+        _ => return Vec::new(),
+    };
+    let added = files.added.socket(at);
+    let of_end = added.and_then(|state| state.name.as_ref()).map(|name| name.address.as_slice());
+    let waiting = added.into_iter().flat_map(|state| &state.queue).map(|message| message.from.as_slice());
+    let known = own.into_iter().chain(of_end).chain(waiting).filter(|address| address.len() > 2);
+    let group = |address| {
+        let next = names.len();
+        Group::Name(*names.entry(address).or_insert(next))
+    };
+    known.map(group).collect()
+}
+
+fn groups(at: usize, files: &Files) -> Vec<Group> {
+    match &files.files[at].kind {
         FileKind::Pipe { pipe, .. } => vec![Group::Pipe(*pipe)],
         FileKind::UnixPair { pair, .. } => vec![Group::Pair(*pair)],
         FileKind::Memfd { object, .. } => vec![Group::Object(*object)],

@@ -5,7 +5,7 @@ use std::mem::take;
 use procfs::{Fields, MapLine};
 use sys::{
     ptrace::SignalInfo,
-    remote::{self, Range},
+    remote::{self, Range, Shared},
 };
 
 use super::{
@@ -24,7 +24,7 @@ use crate::{
         blame::{blame, blame_error},
         checks::{self, Paths},
         descriptors::{self, Holder},
-        mappings, memory_files,
+        links, mappings, memory_files,
         objects::Objects,
         others::Strangers,
         wall,
@@ -50,12 +50,13 @@ pub(super) struct Memory {
 impl Memory {
     /// With the flags that were read before the stop, if the mappings are still the same.
     fn of(target: &mut Target, spec: &CaptureSpec) -> Result<Self, Error> {
-        let lines = procfs::maps(target.pid)?;
+        let mut lines = procfs::maps(target.pid)?;
         let before = take(&mut target.before);
         let flagged = if same_places(&before, &lines) { before } else { procfs::smaps(target.pid)? };
         // Nothing can be run in such a program.
         let shadow = flagged.iter().find(|line| line.shadow_stack);
         refuse(shadow.map(|line| Refusal::ShadowStack { address: line.range.start }).into_iter().collect())?;
+        links::name_mapped(target.pid, &mut lines);
         Ok(Self {
             locked: mappings::locked(&flagged, spec.earlier_arena),
             dont_fork: flagged.iter().filter(|line| line.flags.dont_fork).map(|line| line.range).collect(),
@@ -178,9 +179,14 @@ pub(super) fn gather(
     let mut objects = Objects::default();
     let mut each: Vec<Gathered> = Vec::with_capacity(targets.len());
     let ids: Vec<Ids> = targets.iter().map(|target| Ids::of(target.pid)).collect::<Result<_, _>>()?;
+    let zombies: Vec<Zombie> = ended.iter().map(|ended| zombie(*ended)).collect::<Result<_, _>>()?;
+    let mut given = Vec::with_capacity(ids.len());
     for (at, (target, (tasks, memory))) in targets.iter().zip(tasks.iter().zip(memory)).enumerate() {
         let mut own = Vec::new();
-        let kin = kin(targets, &ids, at, &mut own);
+        let kin = kin(targets, &ids, &zombies, &mut given, &mut own);
+        if at > 0 {
+            own.extend(shared_with(target.pid, targets[target.parent].pid)?);
+        }
         each.push(gather_one(target, kin, tasks, &mut own)?);
         objects.add_mapped(target.pid, &memory.lines)?;
         own.extend(Access::of(target.pid)?.check_rest(target.pid, &memory.lines)?);
@@ -197,7 +203,6 @@ pub(super) fn gather(
         Some(directory) => memory_files::read(pid, directory, &mut refusals)?,
         None => MemoryFiles::new(),
     };
-    let zombies = ended.iter().map(|ended| zombie(*ended)).collect::<Result<_, _>>()?;
     refuse(refusals)?;
     Ok(GatheredAll { each, common: Common { files, contents, wall_timers }, objects, memory_files, strangers, zombies })
 }
@@ -214,14 +219,17 @@ fn gather_one(target: &Target, kin: Kin, tasks: &[Task], refusals: &mut Vec<Refu
     Ok(Gathered { seen, session_leader, process_group_leader, places, kin })
 }
 
-/// Below which process another one is made again, and what of session and group it does not have from there.
-fn kin(targets: &[Target], ids: &[Ids], at: usize, refusals: &mut Vec<Refusal>) -> Kin {
+/// Below which process another one is made again, and what of session and group it does not have from there. `given` are the groups that those before
+/// it have when they clone.
+fn kin(targets: &[Target], ids: &[Ids], ended: &[Zombie], given: &mut Vec<i32>, refusals: &mut Vec<Refusal>) -> Kin {
+    let at = given.len();
     let own = ids[at];
     if at == 0 {
+        given.push(own.group);
         return Kin::default();
     }
     let leads = own.session == own.pid;
-    // Who has lost its parent has its session from the leader of that, or from its number.
+    // A process that has lost its parent has its session from the leader of that, or from its number.
     let leader = ids[..at].iter().position(|other| other.pid == own.session);
     let follows_first = leads || own.session == ids[0].session;
     let (parent, orphan) = match (targets[at].is_orphan, leader) {
@@ -230,16 +238,32 @@ fn kin(targets: &[Target], ids: &[Ids], at: usize, refusals: &mut Vec<Refusal>) 
         (true, None) => (0, Some(Orphan { leader: (!follows_first).then_some(own.session) })),
     };
     let temporary = orphan.as_ref().and_then(|orphan| orphan.leader);
+    let is_taken =
+        |number: i32| ids.iter().any(|other| other.pid == number) || ended.iter().any(|zombie| zombie.pid == number);
     let session = temporary.unwrap_or(ids[parent].session);
-    if !leads && own.session != session {
+    if !leads && own.session != session || temporary.is_some_and(is_taken) {
         refusals.push(Refusal::Session { session: own.session });
     }
-    let given = temporary.unwrap_or(ids[parent].group);
-    let follows = leads || own.group == own.pid || own.group == given;
-    if !follows && ids.iter().all(|other| other.pid != own.group) {
+    let from_parent = temporary.unwrap_or(given[parent]);
+    let leads_group = leads || own.group == own.pid;
+    let follows = leads_group || own.group == from_parent;
+    if !follows && !ids.iter().any(|other| (other.pid, other.group) == (own.group, own.group)) {
         refusals.push(Refusal::Group { group: own.group });
     }
+    given.push(if leads_group { own.group } else { from_parent });
     Kin { parent, orphan, joins: (!follows).then_some(own.group), ..Kin::default() }
+}
+
+/// Refuses a process that shares with another one what copies have each for themselves (clone(2) without `CLONE_THREAD`).
+fn shared_with(pid: i32, other: i32) -> Result<Option<Refusal>, Error> {
+    let parts =
+        [(Shared::Memory, "memory"), (Shared::Descriptors, "descriptors"), (Shared::Directories, "directories")];
+    for (shared, what) in parts {
+        if remote::threads_share(pid, other, shared).of("compare processes", pid)? {
+            return Ok(Some(Refusal::Shares { what: what.into() }));
+        }
+    }
+    Ok(None)
 }
 
 /// A process, its session and its process group, as its sandbox numbers them; 0 for one outside of it.

@@ -13,11 +13,12 @@ use std::{
     },
 };
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags, openat2};
 
 use crate::{
     error::{Context, Error},
     image::{Backing, FileContent, FileIdentity, Tree},
+    observe::root,
     refusal::Unfit,
 };
 
@@ -63,8 +64,7 @@ fn is_roots(path: &[u8], rootfs: BorrowedFd<'_>) -> bool {
 
 /// As the zygote opens them.
 fn open(path: &[u8], rootfs: BorrowedFd<'_>) -> io::Result<File> {
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok(File::from(openat2(rootfs, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty(), resolve)?))
+    Ok(File::from(openat2(rootfs, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty(), root::INSIDE)?))
 }
 
 fn identity(path: &[u8], rootfs: BorrowedFd<'_>) -> io::Result<FileIdentity> {

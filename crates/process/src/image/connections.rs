@@ -33,6 +33,24 @@ pub(crate) struct ConnectionEnd {
     pub(crate) has_ended: bool,
 }
 
+impl Connection {
+    /// Whether its ends have each other's ports, and addresses of the lengths that such addresses have.
+    pub(crate) fn is_sound(&self) -> bool {
+        let [first, second] = &self.ends;
+        let is_address = |address: &[u8]| match address {
+            [low, high, ..] => match i32::from(u16::from_ne_bytes([*low, *high])) {
+                libc::AF_INET => address.len() == size_of::<libc::sockaddr_in>(),
+                libc::AF_INET6 => address.len() == size_of::<libc::sockaddr_in6>(),
+                _ => false,
+            },
+            _ => false,
+        };
+        [first, second].iter().all(|end| is_address(&end.local) && is_address(&end.peer))
+            && first.local[2..4] == second.peer[2..4]
+            && second.local[2..4] == first.peer[2..4]
+    }
+}
+
 /// States in which an end has said that it sends no more: FIN_WAIT1, FIN_WAIT2, LAST_ACK, CLOSING.
 const HAS_ENDED: [u8; 4] = [4, 5, 9, 11];
 /// States in which it has heard that: CLOSE_WAIT, LAST_ACK, CLOSING.

@@ -163,6 +163,13 @@ impl Kin {
         if self.displaced == 0 { range } else { Range { start, end: start + (range.end - range.start) } }
     }
 
+    /// The same of several ranges, in the order of the zygote.
+    pub(crate) fn place_all(&self, ranges: &[Range]) -> Vec<Range> {
+        let mut places: Vec<Range> = ranges.iter().map(|range| self.place(*range)).collect();
+        places.sort_unstable_by_key(|range| range.start);
+        places
+    }
+
     /// The address in the process of what the zygote has here.
     pub(crate) fn origin(&self, place: u64) -> u64 {
         if self.displaced == 0 { place } else { place.wrapping_sub(self.displaced) & (ADDRESSES - 1) }

@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::{
     image::FileKind,
@@ -18,13 +18,12 @@ use crate::{
 };
 
 /// How the kernel marks a name that was deleted. A file may be called so.
-const MARK: &[u8] = b" (deleted)";
+pub(crate) const MARK: &[u8] = b" (deleted)";
 
 /// Whether `path` names this file in the root filesystem of process `pid`: the file itself, not one that a link leads to.
 pub(crate) fn is_named(pid: i32, path: &[u8], status: &Metadata) -> bool {
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = |root| rustix::fs::openat2(root, std::ffi::OsStr::from_bytes(path), flags, Mode::empty(), resolve);
+    let open = |root| rustix::fs::openat2(root, std::ffi::OsStr::from_bytes(path), flags, Mode::empty(), root::INSIDE);
     let named = root::open_root(pid).ok().and_then(|root| open(root).and_then(rustix::fs::fstat).ok());
     named.is_some_and(|named| named.st_ino == status.ino() && named.st_dev == status.dev())
 }

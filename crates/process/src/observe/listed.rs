@@ -5,6 +5,7 @@ use procfs::Fields;
 use crate::{
     error::Error,
     image::{FileLock, LockKind},
+    observe::links,
     refusal::Refusal,
 };
 
@@ -27,6 +28,8 @@ pub(crate) fn list(pid: i32) -> Result<Vec<Listed>, Error> {
             (Err(error), _) | (_, Err(error)) if error.is_gone() => continue,
             (link, info) => (link?, info?),
         };
+        let status = || std::fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok();
+        let link = links::other_name(pid, &link, status).unwrap_or(link);
         let flags = info.number("flags", 8)? as i32;
         let offset = info.number("pos", 10)?;
         listed.push(Listed { fd, link, info, flags, offset });

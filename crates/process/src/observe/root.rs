@@ -12,6 +12,10 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::error::{Context, Error};
 
+/// Never leaves the directory that is looked in, and never follows a link.
+pub(crate) const INSIDE: ResolveFlags =
+    ResolveFlags::IN_ROOT.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
 /// The root directory of a process.
 pub(crate) fn open_root(pid: i32) -> Result<OwnedFd, Error> {
     let path = format!("/proc/{pid}/root");
@@ -20,6 +24,5 @@ pub(crate) fn open_root(pid: i32) -> Result<OwnedFd, Error> {
 
 /// Opens `path` below `root` for looking at only; never leaves `root`, never follows a link.
 pub(crate) fn open_inside(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(root, OsStr::from_bytes(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+    rustix::fs::openat2(root, OsStr::from_bytes(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE)
 }

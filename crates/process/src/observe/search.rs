@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags};
 
 use crate::{
     error::{Context, Error},
@@ -113,9 +113,8 @@ fn place(path: &[u8], status: &Statx) -> FoundPath {
 }
 
 fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<std::os::fd::OwnedFd> {
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat2(root, OsStr::from_bytes(path), flags, Mode::empty(), resolve)
+    rustix::fs::openat2(root, OsStr::from_bytes(path), flags, Mode::empty(), root::INSIDE)
 }
 
 fn statx(directory: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<Statx> {

@@ -125,6 +125,7 @@ impl Copy<'_> {
             capabilities.set(script, capabilities.network);
             made = files::Builder::resume(arena, script, image, transit, made).connect_all();
             in_force_again(script, capabilities, (at == 0).then_some(mailbox));
+            made = files::Builder::resume(arena, script, image, transit, made).set_connections();
         }
         memory_attributes(script, image);
         attributes::of_process(script, image);
@@ -134,6 +135,9 @@ impl Copy<'_> {
         let complete = |arena: &mut Arena, script: &mut Script| {
             files::Builder::resume(arena, script, image, transit, made).complete()
         };
+        if at != 0 && family.is_empty() {
+            descend::close_handed_down(self, script);
+        }
         // What a parked copy need not do again.
         let mut complete = Some(complete);
         let early = complete.take_if(|_| family.is_empty()).map(|complete| complete(arena, script));
@@ -197,7 +201,7 @@ impl Copy<'_> {
             let nothing = arena.words(&[0, 0]);
             mailbox.report(arena, script, kind::READY, nothing);
         }
-        descend::part(self, script, at);
+        descend::part(self, script);
         close_all_of_others(script, image, transit);
         script.count_down(gates.closed);
         let stack = place_frame(arena, image, main);

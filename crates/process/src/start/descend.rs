@@ -43,7 +43,8 @@ pub(super) fn place(copy: Copy<'_>, arena: &mut Arena, at: usize) -> Family {
             Some(orphan) => orphans.entry(orphan.leader).or_default().push(made),
         }
     }
-    let helpers = orphans.iter().map(|(leader, orphans)| place_helper(arena, *leader, orphans)).collect();
+    let spare = spare_number(tree) + at as i32;
+    let helpers = orphans.iter().map(|(leader, orphans)| place_helper(arena, *leader, spare, orphans)).collect();
     let ended = tree.zombies.iter().filter(|zombie| zombie.parent == at);
     let zombies = ended.map(|zombie| {
         let entry = place_zombie(arena, zombie);
@@ -55,7 +56,7 @@ pub(super) fn place(copy: Copy<'_>, arena: &mut Arena, at: usize) -> Family {
 
 /// A helper that shares the memory of the process that clones it. What it clones itself loses its parent when it ends. It is the `leader` of their
 /// session, if that has ended in the source, too.
-fn place_helper(arena: &mut Arena, leader: Option<i32>, orphans: &[(u64, u64)]) -> (u64, u64) {
+fn place_helper(arena: &mut Arena, leader: Option<i32>, spare: i32, orphans: &[(u64, u64)]) -> (u64, u64) {
     let mut script = Script::default();
     if leader.is_some() {
         script.call(libc::SYS_setsid, [], Check::Success);
@@ -66,8 +67,18 @@ fn place_helper(arena: &mut Arena, leader: Option<i32>, orphans: &[(u64, u64)]) 
     script.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
     let entry = arena.place(&script);
     // Without a signal at its end, which its parent would be told by.
-    let args = clone_args(arena, CloneArgs { flags: libc::CLONE_VM as u64, tid: leader, ..CloneArgs::default() });
+    let tid = Some(leader.unwrap_or(spare));
+    let args = clone_args(arena, CloneArgs { flags: libc::CLONE_VM as u64, tid, ..CloneArgs::default() });
     (args, entry)
+}
+
+/// The first number above those of all processes, threads, sessions and groups: what has none of the source's must not take one of these.
+fn spare_number(tree: &Tree) -> i32 {
+    let threads = tree.images().flat_map(|image| &image.threads).map(|thread| thread.tid);
+    let kin = tree.members.iter().flat_map(|member| {
+        [member.kin.joins, member.kin.orphan.as_ref().and_then(|orphan| orphan.leader)].into_iter().flatten()
+    });
+    threads.chain(kin).chain(tree.zombies.iter().map(|zombie| zombie.pid)).max().unwrap_or(0) + 1
 }
 
 fn process_args(arena: &mut Arena, pid: i32) -> u64 {
@@ -127,10 +138,15 @@ impl Family {
         for range in places::runs(theirs, &own) {
             unmap(script, range);
         }
-        if tree.handed_from > 0 {
-            let last = (copy.transit.control - 1).into();
-            script.call(libc::SYS_close_range, [tree.handed_from.into(), last, 0u64.into()], Check::Success);
-        }
+        close_handed_down(copy, script);
+    }
+}
+
+/// Adds the closing of what was handed down, when the process has it by its own numbers and its children have been cloned.
+pub(super) fn close_handed_down(copy: Copy<'_>, script: &mut Script) {
+    if copy.tree.handed_from > 0 {
+        let (first, last) = (copy.tree.handed_from.into(), (copy.transit.control - 1).into());
+        script.call(libc::SYS_close_range, [first, last, 0u64.into()], Check::Success);
     }
 }
 
@@ -278,32 +294,35 @@ pub(super) fn make_common_page(copy: Copy<'_>, script: &mut Script) {
     script.call(libc::SYS_mmap, args, Check::Equal(page as i64));
     script.store(page, others as u64);
     script.store(page + 8, 1);
+    script.store(page + 16, others as u64 + 1);
 }
 
-/// Adds the waiting of the first process until all others have come here, and that of each other one until all may go on.
+/// Adds the waiting of all processes until the last has come here. Then each that has to joins its group, whose leader is there by now, and all wait
+/// once more.
 pub(super) fn meet(copy: Copy<'_>, script: &mut Script, at: usize) {
-    match at {
-        0 if copy.tree.members.len() == 1 => {}
-        0 => script.wait_zero(copy.common),
-        _ => {
-            script.count_down(copy.common);
-            script.wait_zero(copy.common + 8);
-        }
-    }
-}
-
-/// Adds what follows: all go on. A process joins a group now, when its leader is there.
-pub(super) fn part(copy: Copy<'_>, script: &mut Script, at: usize) {
+    let [arriving, closed, joining] = [0, 8, 16].map(|offset| copy.common + offset);
     if copy.tree.members.len() == 1 {
         return;
     }
     if at == 0 {
-        script.count_down(copy.common + 8);
+        script.wait_zero(arriving);
+        script.count_down(closed);
+    } else {
+        script.count_down(arriving);
+        script.wait_zero(closed);
     }
     if let Some(group) = copy.tree.members[at].kin.joins {
         script.call(libc::SYS_setpgid, [0u64.into(), group.into()], Check::Success);
     }
-    unmap(script, Range { start: copy.common, end: copy.common + sys::remote::PAGE });
+    script.count_down(joining);
+    script.wait_zero(joining);
+}
+
+/// Adds the giving up of the page through which they waited.
+pub(super) fn part(copy: Copy<'_>, script: &mut Script) {
+    if copy.tree.members.len() > 1 {
+        unmap(script, Range { start: copy.common, end: copy.common + sys::remote::PAGE });
+    }
 }
 
 const _: () = assert!(ASIDE_BYTES >= 64 * sys::remote::PAGE);

@@ -317,6 +317,10 @@ impl<'a> Builder<'a> {
     /// Arms a timer that will have descriptor `number`.
     fn arm(&mut self, number: i32, ticks: u64, value: &TimerValue) {
         let TimerValue { interval, remaining } = *value;
+        let waits_for_day = wall_timer(&self.image.wall_timers.descriptors, number).is_some();
+        if (*value, ticks) == (TimerValue::default(), 0) && !waits_for_day {
+            return;
+        }
         let (flags, time) = match wall_timer(&self.image.wall_timers.descriptors, number) {
             Some(WallTimer { due, cancels: true, .. }) => {
                 (libc::TFD_TIMER_ABSTIME | libc::TFD_TIMER_CANCEL_ON_SET, *due)

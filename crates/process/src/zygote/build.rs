@@ -87,11 +87,11 @@ pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
     for (still, ranges) in capture.stills.iter().zip(&capture.taken_over) {
         ranges.iter().try_for_each(|range| still.take_over(*range))?;
     }
-    if let Some(older) = spec.base.filter(|_| capture.tree.is_single()) {
+    if let Some(older) = spec.base {
         let base::id::Arena { start, end } = older.facts.arena;
         let other = start::other_half(start);
         let other = Range { start: other, end: other + HALF_BYTES };
-        if let Some(base) = Base::of(older.facts.pid, Range { start, end }, other, capture.tree.first())? {
+        if let Some(base) = Base::of(older.facts.pid, Range { start, end }, other, &capture.tree)? {
             match branch(capture, spec, older, &base) {
                 Ok(zygote) => return Ok(zygote),
                 // It died meanwhile, or has something that cannot be undone (sealed memory); the still has everything.
@@ -264,7 +264,7 @@ fn branch(capture: &Capture, spec: &BuildSpec<'_>, older: &Zygote, base: &Base) 
     let (control, theirs) = seqpacket::pair().of("make a socket for", older.facts.pid)?;
     older.request_branch([theirs.as_fd(), file.as_fd(), spec.rootfs, capture.stills[0].memory()])?;
     drop(theirs);
-    let read: ReadPages<'_> = &mut |at, bytes| capture.stills[0].read(at, bytes);
+    let read: ReadPages<'_> = &mut |at, bytes| capture.read_parked(at, bytes);
     let (zygote, _) = finish(&capture.tree, control, &bytes, at, &draft.entries, &rest, read)?;
     Ok(zygote)
 }

@@ -14,7 +14,7 @@ use super::memory::{self, OpenFiles, READ, Rest, WRITE};
 use crate::{
     capture::Capture,
     error::{Context, Error},
-    image::{Backing, Kin, Mapping, ProgramImage, within},
+    image::{Backing, Kin, Mapping, Member, Tree, within},
     observe::sort::{Sort, name_of, sort},
     script::{Arena, Check, Script},
 };
@@ -27,14 +27,15 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// The zygote `pid` with its `arena`, if the image can be made from it: same program at the same addresses, and room for an arena.
-    pub(super) fn of(pid: i32, arena: Range, other: Range, image: &ProgramImage) -> Result<Option<Self>, Error> {
+    /// The zygote `pid` with its `arena`, if that of the tree can be made from it: same first program at the same addresses, and room for an arena.
+    pub(super) fn of(pid: i32, arena: Range, other: Range, tree: &Tree) -> Result<Option<Self>, Error> {
+        let image = tree.first();
         let mut lines = procfs::smaps(pid)?;
         let vdso = lines.iter().filter(|line| sort(line) == Ok(Sort::Vdso)).map(|line| line.range);
         let same_vdso = vdso.eq(image.vdso.iter().map(|(_, range)| *range));
         let same_program = procfs::link(&format!("/proc/{pid}/exe"))? == image.layout.exe;
-        let room =
-            image.mappings.iter().all(|mapping| mapping.range.end <= other.start || other.end <= mapping.range.start);
+        let mut taken = tree.members.iter().flat_map(Member::mapped).chain(tree.parked().map(|(_, range)| range));
+        let room = taken.all(|range| range.end <= other.start || other.end <= range.start);
         lines.retain(|line| {
             sort(line) != Ok(Sort::Vdso) && (line.range.end <= arena.start || arena.end <= line.range.start)
         });
@@ -50,7 +51,8 @@ enum Piece {
     New(Mapping),
 }
 
-/// Adds the steps that turn the older zygote's address space into the image's.
+/// Adds the steps that turn the older zygote's address space into that of the program's zygote. Of the first process the zygote reads what has changed
+/// itself, from its still; what others have changed is left to be written from outside.
 pub(super) fn plan(
     arena: &mut Arena,
     script: &mut Script,
@@ -58,61 +60,79 @@ pub(super) fn plan(
     base: &Base,
     root: i32,
 ) -> Result<Rest, Error> {
-    let open = |pid: i32| -> Result<File, Error> {
-        let path = format!("/proc/{pid}/pagemap");
-        File::open(&path).on("open", path)
-    };
-    let (image, still) = (capture.tree.first(), &capture.stills[0]);
-    let maps = PageMaps { still: open(still.pid())?, base: open(base.pid)?, pid: still.pid() };
+    let zygote = open_page_map(base.pid)?;
     let everywhere = Range { start: 0, end: base.lines.last().map_or(0, |line| line.range.end) };
-    let guards = remote::guard_pages(&maps.base, everywhere).of("scan the page map", base.pid)?;
-    let pieces: Vec<Piece> = image.mappings.iter().flat_map(|mapping| pieces(mapping, &base.lines)).collect();
-    for gone in gone(&pieces, &base.lines) {
+    let guards = remote::guard_pages(&zygote, everywhere).of("scan the page map", base.pid)?;
+    let all: Vec<Vec<Piece>> = capture.tree.members.iter().map(|member| pieces_of(capture, member, base)).collect();
+    for gone in gone(all.iter().flatten(), &base.lines) {
         unmap(script, gone);
     }
     let mut rest = Rest::default();
-    let mut readable = Vec::new();
     let mut files = OpenFiles::new(root);
     let mut after = Script::default();
-    for piece in &pieces {
-        let (mapping, changed, all) = match piece {
-            Piece::Kept(mapping) => {
-                let difference = maps.difference(mapping.range)?;
-                for run in difference.dropped {
-                    advise_gone(script, run);
+    for ((pieces, member), (at, still)) in all.iter().zip(&capture.tree.members).zip(capture.stills.iter().enumerate())
+    {
+        let Member { image, kin } = member;
+        let maps = PageMaps { still: open_page_map(still.pid())?, base: &zygote, pid: still.pid(), kin };
+        let own_guards = kin.place_all(&image.guards);
+        let mut own = Vec::new();
+        for piece in pieces {
+            let (mapping, changed, all) = match piece {
+                Piece::Kept(mapping) => {
+                    let difference = maps.difference(mapping.range)?;
+                    for run in difference.dropped {
+                        advise_gone(script, run);
+                    }
+                    let here = |guards: &[Range]| within(guards, mapping.range);
+                    let (before, now) = (here(&guards), here(&own_guards));
+                    script.advise(&remote::subtract(&before, &now), remote::MADV_GUARD_REMOVE);
+                    after.advise(&remote::subtract(&now, &before), remote::MADV_GUARD_INSTALL);
+                    (mapping, difference.changed, difference.all_bytes)
                 }
-                let here = |guards: &[Range]| within(guards, mapping.range);
-                let (before, now) = (here(&guards), here(&image.guards));
-                script.advise(&remote::subtract(&before, &now), remote::MADV_GUARD_REMOVE);
-                after.advise(&remote::subtract(&now, &before), remote::MADV_GUARD_INSTALL);
-                (mapping, difference.changed, difference.all_bytes)
-            }
-            Piece::New(mapping) => {
-                let private = matches!(mapping.backing, Backing::Anonymous | Backing::File { .. });
-                let runs = if private { maps.private_pages(mapping.range)? } else { Vec::new() };
-                if !memory::map(arena, script, mapping, !runs.is_empty(), &mut files) {
-                    continue;
+                Piece::New(mapping) => {
+                    let runs = if mapping.is_private() { maps.private_pages(mapping.range)? } else { Vec::new() };
+                    let fills = at == 0 && !runs.is_empty();
+                    if !memory::map(arena, script, mapping, fills, &mut files) {
+                        continue;
+                    }
+                    memory::finish(arena, &mut after, mapping, fills, &own_guards);
+                    let bytes = runs.iter().map(|run| run.end - run.start).sum();
+                    (mapping, runs, bytes)
                 }
-                memory::finish(arena, &mut after, mapping, !runs.is_empty(), &image.guards);
-                let bytes = runs.iter().map(|run| run.end - run.start).sum();
-                (mapping, runs, bytes)
+            };
+            rest.memory_bytes += all;
+            if at != 0 || mapping.protection & READ == 0 {
+                rest.outside.extend(changed);
+                continue;
             }
-        };
-        rest.memory_bytes += all;
-        if mapping.protection & READ == 0 {
-            rest.outside.extend(changed);
-            continue;
+            if let (Piece::Kept(_), false) = (piece, changed.is_empty() || mapping.protection & WRITE != 0) {
+                protect(script, mapping.range, READ | WRITE);
+                protect(&mut after, mapping.range, mapping.protection);
+            }
+            own.extend(changed);
         }
-        if let (Piece::Kept(_), false) = (piece, changed.is_empty() || mapping.protection & WRITE != 0) {
-            protect(script, mapping.range, READ | WRITE);
-            protect(&mut after, mapping.range, mapping.protection);
-        }
-        readable.extend(changed);
+        memory::read_memory(script, memory::still_memory(root, at), kin, &own);
     }
     files.close(script);
-    memory::read_memory(script, memory::still_memory(root, 0), &Kin::default(), &readable);
     script.append(after);
     Ok(rest)
+}
+
+fn open_page_map(pid: i32) -> Result<File, Error> {
+    let path = format!("/proc/{pid}/pagemap");
+    File::open(&path).on("open", path)
+}
+
+/// What is mapped of a process, in pieces, where the zygote has it.
+fn pieces_of(capture: &Capture, member: &Member, base: &Base) -> Vec<Piece> {
+    let mappings = member.image.mappings.iter().filter(|mapping| mapping.is_private());
+    let placed = mappings.map(|mapping| {
+        let mut mapping = member.kin.placed(mapping);
+        // Copies seal what they have moved or unmapped the rest of.
+        mapping.flags.sealed &= capture.tree.is_single();
+        mapping
+    });
+    placed.flat_map(|mapping| pieces(&mapping, &base.lines)).collect()
 }
 
 fn unmap(script: &mut Script, range: Range) {
@@ -187,13 +207,13 @@ fn is_same(mapping: &Mapping, line: &MapLine) -> bool {
 }
 
 /// What the older zygote has mapped and the pieces do not keep.
-fn gone(pieces: &[Piece], lines: &[MapLine]) -> Vec<Range> {
-    let mut kept: Vec<Range> = Vec::new();
-    for piece in pieces {
-        if let Piece::Kept(mapping) = piece {
-            kept.push(mapping.range);
-        }
-    }
+fn gone<'a>(pieces: impl Iterator<Item = &'a Piece>, lines: &[MapLine]) -> Vec<Range> {
+    let range = |piece: &Piece| match piece {
+        Piece::Kept(mapping) => Some(mapping.range),
+        Piece::New(_) => None,
+    };
+    let mut kept: Vec<Range> = pieces.filter_map(range).collect();
+    kept.sort_unstable_by_key(|range| range.start);
     let mut gone = Vec::new();
     for line in lines {
         let mut at = line.range.start;
@@ -211,11 +231,12 @@ fn gone(pieces: &[Piece], lines: &[MapLine]) -> Vec<Range> {
     gone
 }
 
-struct PageMaps {
+struct PageMaps<'a> {
     still: File,
-    base: File,
+    base: &'a File,
     /// The still's.
     pid: i32,
+    kin: &'a Kin,
 }
 
 /// What to do about a mapping that both have.
@@ -228,20 +249,29 @@ struct Difference {
     all_bytes: u64,
 }
 
-impl PageMaps {
+impl PageMaps<'_> {
+    /// What the still has of a range of the zygote.
     fn private_pages(&self, range: Range) -> Result<Vec<Range>, Error> {
-        remote::private_pages(&self.still, range).of("scan the page map", self.pid)
+        let runs = remote::private_pages(&self.still, self.origin(range)).of("scan the page map", self.pid)?;
+        Ok(runs.into_iter().map(|run| self.kin.place(run)).collect())
+    }
+
+    /// Where the process has it.
+    fn origin(&self, range: Range) -> Range {
+        let start = self.kin.origin(range.start);
+        Range { start, end: start + (range.end - range.start) }
     }
 
     fn difference(&self, range: Range) -> Result<Difference, Error> {
         let pid = self.pid;
         let ours = self.private_pages(range)?;
-        let theirs = remote::private_pages(&self.base, range).of("scan the page map", pid)?;
+        let theirs = remote::private_pages(self.base, range).of("scan the page map", pid)?;
         let mut changed = Vec::new();
         for run in &ours {
-            let before = remote::page_entries(&self.still, *run).of("read the page map", pid)?;
-            let base = remote::page_entries(&self.base, *run).of("read the page map", pid)?;
-            let after = remote::page_entries(&self.still, *run).of("read the page map", pid)?;
+            let own = self.origin(*run);
+            let before = remote::page_entries(&self.still, own).of("read the page map", pid)?;
+            let base = remote::page_entries(self.base, *run).of("read the page map", pid)?;
+            let after = remote::page_entries(&self.still, own).of("read the page map", pid)?;
             for n in 0..before.len() {
                 let same = before[n] != 0 && before[n] == base[n] && before[n] == after[n];
                 if !same {
@@ -293,7 +323,7 @@ mod tests {
         let lines = [line(10, 20, 3), line(40, 50, 3)];
         let pieces = pieces(&anonymous(10, 30, 3), &lines);
         assert_eq!(described(&pieces), [("kept", 10, 20), ("new", 20, 30)]);
-        assert_eq!(gone(&pieces, &lines), [range(40, 50)]);
+        assert_eq!(gone(pieces.iter(), &lines), [range(40, 50)]);
     }
 
     #[test]
@@ -301,7 +331,7 @@ mod tests {
         let lines = [line(10, 20, 1)];
         let pieces = pieces(&anonymous(5, 30, 3), &lines);
         assert_eq!(described(&pieces), [("new", 5, 30)]);
-        assert_eq!(gone(&pieces, &lines), [range(10, 20)]);
+        assert_eq!(gone(pieces.iter(), &lines), [range(10, 20)]);
     }
 
     #[test]
@@ -312,6 +342,6 @@ mod tests {
             described(&pieces),
             [("kept", 10, 12), ("new", 12, 15), ("kept", 15, 20), ("new", 20, 28), ("kept", 28, 30)]
         );
-        assert_eq!(gone(&pieces, &lines), [range(0, 10), range(30, 40)]);
+        assert_eq!(gone(pieces.iter(), &lines), [range(0, 10), range(30, 40)]);
     }
 }

@@ -90,7 +90,7 @@ pub(super) fn plan(
     let mut after = Script::default();
     let mut readable: Vec<Vec<Range>> = Vec::new();
     for (at, Member { image, kin }) in tree.members.iter().enumerate() {
-        let guards: Vec<Range> = image.guards.iter().map(|range| kin.place(*range)).collect();
+        let guards = kin.place_all(&image.guards);
         let mut own = Vec::new();
         for mapping in &image.mappings {
             let mut runs = origin.pages(at, kin, mapping)?;

@@ -6,8 +6,11 @@ use sys::remote::{PAGE, Range};
 use base::limits;
 
 use super::ProgramState;
-use crate::image::{Backing, FileKind, Mapping, Member, ProgramImage, Tree, memory_files, places, xstate};
+use crate::image::{
+    Backing, Connection, FileKind, Kin, Mapping, Member, ProgramImage, Tree, memory_files, places, xstate,
+};
 
+const SIGNALS: usize = 64;
 /// End of the largest address space (five levels of page tables).
 const ADDRESS_END: u64 = 1 << 56;
 
@@ -15,15 +18,19 @@ const ADDRESS_END: u64 = 1 << 56;
 pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
     let tree = &state.tree;
     tree.images().try_for_each(check_image)?;
-    let runs = || state.file_pages.iter().map(|pages| (pages.start, pages.bytes.len() as u64));
-    let rules = [
-        (kin_is_sound(tree), "its processes are in no order"),
-        (tree.is_single() || places_are_sound(tree), "the memory of its processes lies in one place"),
-        (handed_down_is_sound(tree), "its processes hand down what none can have"),
-        (runs().all(|(start, bytes)| start.checked_add(bytes).is_some()), "pages of files beyond all addresses"),
-    ];
-    if let Some((_, broken)) = rules.iter().find(|(holds, _)| !holds) {
-        return Err(broken);
+    // Each of these takes the one before for granted.
+    if !kin_is_sound(tree) {
+        return Err("its processes are in no order");
+    }
+    if !places_are_sound(tree) {
+        return Err("the memory of its processes lies in one place");
+    }
+    if !handed_down_is_sound(tree) {
+        return Err("its processes hand down what none can have");
+    }
+    let mut runs = state.file_pages.iter().map(|pages| (pages.start, pages.bytes.len() as u64));
+    if !runs.all(|(start, bytes)| start.checked_add(bytes).is_some()) {
+        return Err("pages of files beyond all addresses");
     }
     match ascend(state.file_pages.iter().map(super::Pages::range)) {
         true => Ok(()),
@@ -47,16 +54,21 @@ fn check_image(image: &ProgramImage) -> Result<(), &'static str> {
         (image.privileges.is_sound(), "it has capabilities that no program of a sandbox has"),
         (xstate::is_sound(image), "its extended registers are not those that its format has"),
         (numbers_are_sound(image), "a descriptor has a number that none can have"),
+        (image.connections.iter().all(Connection::is_sound), "a connection has addresses that none can have"),
+        (image.actions.len() == SIGNALS, "it has not as many actions as there are signals"),
     ];
     rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, broken)| Err(*broken))
 }
 
-/// Parents come before their children.
+/// Parents come before their children, and nothing but what it hands down is known of the first one.
 fn kin_is_sound(tree: &Tree) -> bool {
+    const SIGNAL: i32 = 0x7f;
     let parents = tree.members.iter().map(|member| member.kin.parent).enumerate();
-    tree.members.len() + tree.zombies.len() <= limits::PROCESSES_MAX
+    let first = &tree.members[0].kin;
+    *first == Kin { hands_down: first.hands_down.clone(), ..Kin::default() }
+        && tree.members.len() + tree.zombies.len() <= limits::PROCESSES_MAX
         && parents.skip(1).all(|(at, parent)| parent < at)
-        && tree.zombies.iter().all(|zombie| zombie.parent < tree.members.len())
+        && tree.zombies.iter().all(|zombie| zombie.parent < tree.members.len() && zombie.status & SIGNAL <= 64)
 }
 
 /// No two processes have memory at one place of the zygote, nor one where a process above it has some.
@@ -77,17 +89,32 @@ fn places_are_sound(tree: &Tree) -> bool {
         && (1..tree.members.len()).all(apart)
 }
 
+/// What a process inherits, one above it hands down. Numbers for that lie above all others.
 fn handed_down_is_sound(tree: &Tree) -> bool {
-    tree.members.iter().all(|member| {
-        let inherited = member
-            .kin
-            .inherited
-            .iter()
-            .flat_map(|(number, own)| std::iter::once(*number).chain(own.iter().map(|(number, _)| *number)));
-        let objects = member.kin.hands_down.iter();
-        objects.clone().all(|(object, _)| *object < member.image.objects.len())
-            && inherited.chain(objects.map(|(_, number)| *number)).all(is_number)
-    })
+    let from = tree.handed_from;
+    let handed = |member: &Member| -> Vec<i32> {
+        let files = member.image.files.iter().flat_map(|file| &file.numbers).map(|(number, _)| *number);
+        let objects = member.kin.hands_down.iter().map(|(_, number)| *number);
+        files.chain(objects).filter(|number| from > 0 && *number >= from).collect()
+    };
+    let by_member: Vec<Vec<i32>> = tree.members.iter().map(handed).collect();
+    let is_sound = |(at, Member { image, kin }): (usize, &Member)| {
+        let is_handed = |number: i32| {
+            let above = (0..at).filter(|above| tree.descends(at, *above));
+            above.into_iter().any(|above| by_member[above].contains(&number))
+        };
+        let mapped = image.mappings.iter().filter_map(|mapping| match mapping.backing {
+            Backing::Handed { number, .. } => Some(number),
+            _ => None,
+        });
+        let mut own = kin.inherited.iter().flat_map(|(_, own)| own).map(|(number, _)| *number);
+        let objects = |(object, number): &(usize, i32)| *object < image.objects.len() && *number >= from.max(1);
+        kin.hands_down.iter().all(objects)
+            && mapped.chain(kin.inherited.iter().map(|(number, _)| *number)).all(is_handed)
+            && own.all(|number| (0..from).contains(&number))
+    };
+    let numbers = by_member.iter().flatten().all(|number| is_number(*number));
+    (tree.members.len() == 1) == (from == 0) && numbers && tree.members.iter().enumerate().all(is_sound)
 }
 
 fn is_whole(range: Range) -> bool {

@@ -30,6 +30,18 @@ impl Builder<'_> {
         self.made()
     }
 
+    /// Gives them their options, without any such right. An option that this process may not set is lost.
+    pub(in crate::start) fn set_connections(mut self) -> Made {
+        let image = self.image;
+        for (index, file) in image.files.iter().enumerate() {
+            if let (FileKind::Connection { .. }, Some((number, _))) = (&file.kind, file.numbers.first()) {
+                self.options(*number, index, Check::Ignore);
+                self.later_flags(*number, file.flags);
+            }
+        }
+        self.made()
+    }
+
     fn both_ends(&mut self, index: usize, connection: &Connection) {
         let image = self.image;
         let file = |wanted: End| {
@@ -44,11 +56,8 @@ impl Builder<'_> {
         for socket in made {
             self.repair(socket, repair::MODE, 0);
         }
-        for ((socket, end), file) in made.into_iter().zip(&connection.ends).zip([first, second]) {
+        for (socket, end) in made.into_iter().zip(&connection.ends) {
             self.send_missing(socket, end);
-            // Options that cannot be set any more are lost.
-            self.options(socket, file, Check::Ignore);
-            self.later_flags(socket, image.files[file].flags);
         }
         self.settle_pair(made, [&image.files[first], &image.files[second]]);
     }

@@ -219,7 +219,18 @@ fn half(node: &mut Node) -> Result<()> {
     let link = String::from_utf8_lossy(&links.stdout).trim().to_owned();
     ensure!(link.starts_with("pd"), "there is no link {link:?}");
     // Prepared sandboxes end with their keeper; only then has the router none.
-    std::thread::sleep(Duration::from_millis(500));
+    let router = format!("--net={}", node.state.join("router").display());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let links = Command::new("nsenter").args([&router, "ip", "-o", "link"]).output()?;
+        ensure!(links.status.success(), "{}", String::from_utf8_lossy(&links.stderr));
+        // Its own loopback, and the way to the host.
+        if links.stdout.iter().filter(|byte| **byte == b'\n').count() <= 2 {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "links stay: {}", String::from_utf8_lossy(&links.stdout));
+        std::thread::sleep(Duration::from_millis(20));
+    }
     ensure!(Command::new("ip").args(["link", "del", &link]).status()?.success(), "it stays");
     node.start_server()?;
     let id = start(node, &[])?;
