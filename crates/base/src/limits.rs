@@ -30,6 +30,9 @@ pub const SANDBOXES_PER_REQUEST_MAX: u32 = 1_000;
 /// Most processes of a forked program: all of them lie in one zygote, side by side.
 pub const PROCESSES_MAX: usize = 256;
 
+/// Most commands that go with a forked program: their streams come in one message, which takes 253 descriptors.
+pub const FORKED_COMMANDS_MAX: usize = 80;
+
 /// Most threads of a forked process: bounds the script and its frames (about 4 KiB each).
 pub const THREADS_MAX: usize = 4_096;
 

@@ -97,6 +97,9 @@ pub struct Meta {
     pub deadline_ns: Option<u64>,
     /// How much time it had, in milliseconds.
     pub timeout_ms: Option<u64>,
+    /// Device and inode of its standard input, output and error at its start, as its process has them; none of a terminal.
+    #[serde(default)]
+    pub streams: Vec<(u64, u64)>,
 }
 
 impl Meta {

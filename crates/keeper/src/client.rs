@@ -23,8 +23,8 @@ use crate::{
     descriptor::watched,
     origin,
     protocol::{
-        Adopted, Built, BuiltOrRefused, Call, Created, Event, Failed, FailureKind, Files, Forked, FromKeeper, Refusal,
-        Sent, Status, wire,
+        Adopted, Built, BuiltOrRefused, Call, Created, Event, Failed, FailureKind, Files, Forked, ForkedCommand,
+        FromKeeper, Refusal, Released, Sent, Status, wire,
     },
 };
 
@@ -56,6 +56,23 @@ pub struct Spawned {
     pub pidfd: Option<OwnedFd>,
     /// Resolves at its end.
     pub ended: Ended,
+    /// The commands of a copy that was not parked.
+    pub commands: Vec<SpawnedCommand>,
+}
+
+/// A command that a copy has beside its program.
+#[derive(Debug)]
+pub struct SpawnedCommand {
+    /// Its place among those of its zygote.
+    pub place: u32,
+    /// Its pid inside of the sandbox.
+    pub inside: i32,
+    /// The process.
+    pub process: ProcessIdentity,
+    /// Its pidfd, opened before the process could be reaped.
+    pub pidfd: OwnedFd,
+    /// Resolves at its end.
+    pub ended: Ended,
 }
 
 /// A zygote that waits for starts.
@@ -77,15 +94,15 @@ pub struct NewZygote {
 pub trait Reply {
     /// What the caller gets.
     type Output: Send + 'static;
-    /// Joins the reply with its file and with the end of its process.
-    fn join(self, file: Option<OwnedFd>, ends: &mut Ends) -> Self::Output;
+    /// Joins the reply with its files and with the ends of its processes.
+    fn join(self, files: Vec<OwnedFd>, ends: &mut Ends) -> Self::Output;
 }
 
 macro_rules! as_it_is {
     ($($reply:ty)*) => {
         $(impl Reply for $reply {
             type Output = Self;
-            fn join(self, _file: Option<OwnedFd>, _ends: &mut Ends) -> Self {
+            fn join(self, _files: Vec<OwnedFd>, _ends: &mut Ends) -> Self {
                 self
             }
         })*
@@ -95,21 +112,40 @@ as_it_is!(() Created Adopted);
 
 impl Reply for Forked {
     type Output = Spawned;
-    fn join(self, file: Option<OwnedFd>, ends: &mut Ends) -> Spawned {
-        let Self { process, inside } = self;
-        Spawned { process, inside, pidfd: file, ended: ends.expect(process.pid) }
+    fn join(self, files: Vec<OwnedFd>, ends: &mut Ends) -> Spawned {
+        let Self { process, inside, commands } = self;
+        let ended = ends.expect(process.pid);
+        if inside != 0 {
+            return Spawned { process, inside, pidfd: files.into_iter().next(), ended, commands: Vec::new() };
+        }
+        Spawned { process, inside, pidfd: None, ended, commands: join_commands(commands, files, ends) }
     }
+}
+
+impl Reply for Released {
+    type Output = Vec<SpawnedCommand>;
+    fn join(self, files: Vec<OwnedFd>, ends: &mut Ends) -> Vec<SpawnedCommand> {
+        join_commands(self.commands, files, ends)
+    }
+}
+
+fn join_commands(commands: Vec<ForkedCommand>, pidfds: Vec<OwnedFd>, ends: &mut Ends) -> Vec<SpawnedCommand> {
+    let join = |(command, pidfd): (ForkedCommand, OwnedFd)| {
+        let ForkedCommand { place, inside, process } = command;
+        SpawnedCommand { place, inside, process, pidfd, ended: ends.expect(process.pid) }
+    };
+    commands.into_iter().zip(pidfds).map(join).collect()
 }
 
 impl Reply for BuiltOrRefused {
     type Output = Result<NewZygote, Vec<Refusal>>;
-    fn join(self, file: Option<OwnedFd>, _ends: &mut Ends) -> Self::Output {
+    fn join(self, files: Vec<OwnedFd>, _ends: &mut Ends) -> Self::Output {
         self.map(|Built { facts, pause_us, capture_us, build_us }| NewZygote {
             facts,
             pause_us,
             capture_us,
             build_us,
-            file,
+            file: files.into_iter().next(),
         })
     }
 }
@@ -128,8 +164,8 @@ impl Ends {
     }
 }
 
-/// Takes the outcome of a request, with the file that came along.
-type Deliver = Box<dyn FnOnce(Result<Value, Failed>, Option<OwnedFd>, &mut Ends) + Send>;
+/// Takes the outcome of a request, with the files that came along.
+type Deliver = Box<dyn FnOnce(Result<Value, Failed>, Vec<OwnedFd>, &mut Ends) + Send>;
 
 /// A request without an answer so far.
 struct Waiting {
@@ -244,15 +280,14 @@ impl KeeperClient {
                     break;
                 }
             };
-            let file = descriptors.into_iter().next();
             match body {
                 Ok(FromKeeper::Captured) => self.on_captured(seq),
-                Ok(FromKeeper::Done(reply)) => self.on_outcome(seq, Ok(reply), file),
-                Ok(FromKeeper::Failed(failed)) => self.on_outcome(seq, Err(failed), None),
+                Ok(FromKeeper::Done(reply)) => self.on_outcome(seq, Ok(reply), descriptors),
+                Ok(FromKeeper::Failed(failed)) => self.on_outcome(seq, Err(failed), Vec::new()),
                 Ok(FromKeeper::Event(event)) => self.on_event(event, &events),
                 Err(problem) => {
                     tracing::error!(seq, problem, "a message of the keeper is not understood");
-                    self.on_outcome(seq, Err(not_understood(problem)), None);
+                    self.on_outcome(seq, Err(not_understood(problem)), Vec::new());
                 }
             }
         }
@@ -270,10 +305,10 @@ impl KeeperClient {
         }
     }
 
-    fn on_outcome(&self, seq: u64, outcome: Result<Value, Failed>, file: Option<OwnedFd>) {
+    fn on_outcome(&self, seq: u64, outcome: Result<Value, Failed>, files: Vec<OwnedFd>) {
         let mut shared = self.lock();
         let Some(waiting) = shared.waiting.remove(&seq) else { return };
-        (waiting.deliver)(outcome, file, &mut shared.ends);
+        (waiting.deliver)(outcome, files, &mut shared.ends);
     }
 
     /// Resolves when the process ends. For a process that the keeper is about to adopt.
@@ -315,10 +350,10 @@ fn deliver<R>(sender: oneshot::Sender<Result<R::Output, Failed>>) -> Deliver
 where
     R: Reply + serde::de::DeserializeOwned,
 {
-    Box::new(move |outcome, file, ends| {
+    Box::new(move |outcome, files, ends| {
         let reply = outcome.and_then(|reply| R::deserialize(reply).map_err(not_understood));
         // The caller may no longer wait.
-        let _ = sender.send(reply.map(|reply| reply.join(file, ends)));
+        let _ = sender.send(reply.map(|reply| reply.join(files, ends)));
     })
 }
 
@@ -416,11 +451,11 @@ mod tests {
         let (zygote, start, interpreter) = (ZygoteId(1), StartId(2), Interpreter::InProcess);
         let call = StartCopy { zygote, sandbox: sandbox.clone(), start, interpreter };
         let asking = Arc::clone(&client);
-        let waiting = tokio::spawn(async move { asking.call(call, [&null(), &null(), &null()]).await });
+        let waiting = tokio::spawn(async move { asking.call(call, vec![&null(), &null(), &null()]).await });
         let _keeper = play(keeper, |keeper| {
             let asked: Asked<StartCopy> = keeper.expect().unwrap();
             let process = ProcessIdentity { pid: 77, start_ticks: 1 };
-            keeper.answer(asked, Ok(Forked { process, inside: 0 })).unwrap();
+            keeper.answer(asked, Ok(Forked::alone(process, 0))).unwrap();
             keeper.report(Event::Exited { sandbox, pid: 77, main: true, status: Status::Code(4) }).unwrap();
         })
         .await;
@@ -432,6 +467,8 @@ mod tests {
         let source = Source {
             sandbox: "s0123456789ab".parse().unwrap(),
             main: ProcessIdentity { pid: 1, start_ticks: 1 },
+            commands: Vec::new(),
+            without_program: false,
             streams: Vec::new(),
             earlier_arena: None,
             mount_points: Vec::new(),

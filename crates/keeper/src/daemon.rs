@@ -197,7 +197,7 @@ impl Keeper {
             Request::BindLimits(call) => now(seq, call, files, |call, []| sandboxes.bind_limits(&call.sandboxes)),
             Request::Spawn(call) => later(seq, call, files, |call, stdio, ticket| {
                 let answer = match sandboxes.spawn(&call, &stdio, children) {
-                    Ok((forked, pidfd)) => ticket.done_with(forked, pidfd),
+                    Ok((forked, pidfd)) => ticket.done_with(forked, vec![pidfd]),
                     Err(failed) => ticket.fail(failed),
                 };
                 vec![answer]
@@ -220,16 +220,16 @@ impl Keeper {
             Request::RestoreZygote(call) => {
                 later(seq, call, files, |call, [parcel], ticket| builders.restore(ticket, &call, &parcel, children))
             }
-            Request::StartCopy(call) => later(seq, call, files, |call, stdio, ticket| {
+            Request::StartCopy(call) => later(seq, call, files, |call, files, ticket| {
                 let way = match call.interpreter {
                     Interpreter::InProcess => Way::AtOnce,
                     Interpreter::Stepping => Way::Stepping,
                 };
-                let start = Start { ticket, sandbox: call.sandbox, start: call.start, way, files: stdio };
+                let start = Start { ticket, sandbox: call.sandbox, start: call.start, way, files };
                 zygotes.start(call.zygote, start, sandboxes)
             }),
-            Request::ParkCopy(call) => later(seq, call, files, |call, stdio, ticket| {
-                let start = Start { ticket, sandbox: call.sandbox, start: call.start, way: Way::Parked, files: stdio };
+            Request::ParkCopy(call) => later(seq, call, files, |call, files, ticket| {
+                let start = Start { ticket, sandbox: call.sandbox, start: call.start, way: Way::Parked, files };
                 zygotes.start(call.zygote, start, sandboxes)
             }),
             Request::ReleaseCopy(call) => {
@@ -287,7 +287,7 @@ impl Keeper {
         let taken = built.map(|(facts, control)| self.zygotes.insert(zygote, facts, control, &mut self.children));
         self.answer(match taken {
             Some(Err(error)) => ticket.fail(Failed::of(&error)),
-            Some(Ok(())) | None => Answer { file, ..ticket.answer(outcome) },
+            Some(Ok(())) | None => Answer { files: file.into_iter().collect(), ..ticket.answer(outcome) },
         })
     }
 
@@ -307,23 +307,23 @@ impl Keeper {
     }
 
     /// An answer that cannot be sent, for example because a file is too many, becomes the failure of its request.
-    fn answer(&self, Answer { seq, message, file }: Answer) -> Result<(), KeeperError> {
-        match self.send(seq, &message, file.as_ref()) {
+    fn answer(&self, Answer { seq, message, files }: Answer) -> Result<(), KeeperError> {
+        match self.send(seq, &message, &files) {
             Err(KeeperError::System(action, error)) => {
                 tracing::error!(seq, action, %error, "an answer cannot be sent");
                 let failed = Failed::step(format!("the keeper cannot {action}: {error}"));
-                self.send(seq, &FromKeeper::Failed(failed), None)
+                self.send(seq, &FromKeeper::Failed(failed), &[])
             }
             sent => sent,
         }
     }
 
     fn event(&self, event: Event) -> Result<(), KeeperError> {
-        self.send(0, &FromKeeper::Event(event), None)
+        self.send(0, &FromKeeper::Event(event), &[])
     }
 
-    fn send(&self, seq: u64, message: &FromKeeper, descriptor: Option<&OwnedFd>) -> Result<(), KeeperError> {
-        let descriptors: Vec<_> = descriptor.iter().map(|fd| fd.as_fd()).collect();
+    fn send(&self, seq: u64, message: &FromKeeper, files: &[OwnedFd]) -> Result<(), KeeperError> {
+        let descriptors: Vec<_> = files.iter().map(|fd| fd.as_fd()).collect();
         wire::send(self.server.get(), seq, message, &descriptors).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => KeeperError::ServerGone,
             _ => KeeperError::System("answer the server", error),

@@ -15,7 +15,8 @@ pub mod wire;
 
 pub use call::{Call, Files, Request, Sent};
 pub use reply::{
-    Adopted, Built, BuiltOrRefused, ByFault, Created, Event, Failed, FailureKind, Forked, FromKeeper, Refusal, Status,
+    Adopted, Built, BuiltOrRefused, ByFault, Created, Event, Failed, FailureKind, Forked, ForkedCommand, FromKeeper,
+    Refusal, Released, Status,
 };
 pub use request::{
     Adopt, AttachMounts, Base, BindLimits, Capture, CreateBare, CreateSandbox, DestroySandbox, DropZygote, Furnish,

@@ -100,6 +100,7 @@ pub use build::Progress;
 use builder::is_of_a_build;
 pub use builder::{BuildLog, BuildOptions};
 pub use checkpoints::KeepProgress;
+pub(crate) use commands::CommandStreams;
 pub use commands::{CommandInput, CommandStream};
 pub use discard::OfPaused;
 pub(crate) use output::Carriage;

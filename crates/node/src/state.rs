@@ -42,7 +42,7 @@ use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
 
 use crate::{
-    node::Carriage,
+    node::{Carriage, CommandStreams},
     records::{self, SandboxRecord, TemplateRecord},
 };
 pub(crate) use ahead::Sample;
@@ -140,10 +140,14 @@ pub(crate) struct Parked {
     pub(crate) zygote: ZygoteId,
     /// The number of its start.
     pub(crate) start: StartId,
-    /// The process.
-    pub(crate) main: ProcessIdentity,
-    /// Resolves when it ends.
+    /// Its first process.
+    pub(crate) first: ProcessIdentity,
+    /// Resolves when that ends.
     pub(crate) ended: oneshot::Receiver<Status>,
+    /// Whether that is the sandbox's program, and not one of its commands.
+    pub(crate) is_program: bool,
+    /// The node's ends of the streams of its commands.
+    pub(crate) streams: CommandStreams,
 }
 
 /// What a start needs to know of its template.

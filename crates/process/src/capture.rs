@@ -80,7 +80,12 @@ pub struct CaptureSpec {
     pub pid: i32,
     /// The init of its sandbox, which has the processes as its children that have lost their parents. Without one they are refused.
     pub init: Option<i32>,
-    /// The files that are the sandbox's standard streams.
+    /// Processes that were started in the sandbox from outside and go with the program. Those that have ended do not count. The first process may
+    /// be one.
+    pub commands: Vec<Command>,
+    /// Whether the first process is not the sandbox's program: it has none, and this is one of what else runs in it.
+    pub without_program: bool,
+    /// The files that are standard streams of the program and of the commands.
     pub streams: Vec<(StreamFile, Stream)>,
     /// Where an earlier start left its arena, which is not part of the program.
     pub earlier_arena: Option<base::id::Arena>,
@@ -88,15 +93,29 @@ pub struct CaptureSpec {
     pub mount_points: Vec<PathBuf>,
     /// Directories where copies find a filesystem like the program's, and the zygote none. The program's file must not be there.
     pub volumes: Vec<PathBuf>,
-    /// Processes that were started in the program's sandbox from outside, as the caller sees them. They are not the program's, and stay where
-    /// they are.
+    /// All processes that were started in the program's sandbox from outside, as the caller sees them. Those that are none of the commands stay
+    /// where they are.
     pub started: Vec<i32>,
     /// A directory where the program's sandbox, and that of every copy, has a filesystem in memory of its own: what is in it goes with the
     /// program.
     pub memory_files: Option<PathBuf>,
 }
 
+/// A process that was started in a sandbox from outside, beside its program.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// Its process id, as the caller sees it.
+    pub pid: i32,
+    /// What its caller knows of it. Copies come with it: [`crate::ZygoteFacts::commands`].
+    pub label: String,
+}
+
 impl CaptureSpec {
+    /// The processes that are commands.
+    fn command_pids(&self) -> Vec<i32> {
+        self.commands.iter().map(|command| command.pid).collect()
+    }
+
     /// Directories whose files a zygote cannot map.
     fn without_zygotes(&self) -> Vec<PathBuf> {
         self.volumes.iter().chain(&self.memory_files).cloned().collect()
@@ -119,7 +138,7 @@ pub struct Capture {
 /// have changed by the time the answer is read.
 pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
     let mut refusals = Vec::new();
-    let relatives = kin::find(pid, kin::init_of(pid)?)?;
+    let relatives = kin::find(pid, kin::init_of(pid)?, &[])?;
     let pids: Vec<i32> =
         relatives.iter().filter(|relative| !relative.is_zombie()).map(|relative| relative.pid).collect();
     for relative in relatives.into_iter().filter(|relative| !relative.is_zombie()) {
@@ -140,9 +159,10 @@ pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
 }
 
 /// The processes of a program, as the caller sees them: process `pid`, its descendants and those that have lost their parents as they are now,
-/// without those that have ended. `init` is the sandbox's.
-pub fn family(pid: i32, init: Option<i32>) -> Result<Vec<i32>, Error> {
-    let relatives = kin::find(pid, init)?.into_iter().filter(|relative| !relative.is_zombie());
+/// without those that have ended. `init` is the sandbox's. `commands` are processes that were started in it from outside; they and theirs belong to it,
+/// too.
+pub fn family(pid: i32, init: Option<i32>, commands: &[i32]) -> Result<Vec<i32>, Error> {
+    let relatives = kin::find(pid, init, commands)?.into_iter().filter(|relative| !relative.is_zombie());
     Ok(relatives.map(|relative| relative.pid).collect())
 }
 
@@ -171,7 +191,7 @@ fn parts(pids: &[i32], streams: &[(StreamFile, Stream)]) -> Result<Vec<Refusal>,
 fn standard_streams(pid: i32) -> Vec<(StreamFile, Stream)> {
     use std::os::unix::fs::MetadataExt;
     let file = |fd: i32| std::fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok();
-    let streams = [Stream::Stdin, Stream::Stdout, Stream::Stderr];
+    let streams = [Stream::STDIN, Stream::STDOUT, Stream::STDERR];
     let known = |(fd, stream)| file(fd).map(|file| (StreamFile { dev: file.dev(), ino: file.ino() }, stream));
     (0..).zip(streams).filter_map(known).collect()
 }
@@ -226,7 +246,7 @@ fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Er
 
 /// A capture ends at the first step that refuses. What the parts of the program are refused for is said with it, as far as they can be read.
 fn with_parts(spec: &CaptureSpec, mut refusals: Vec<Refusal>) -> Vec<Refusal> {
-    let parts = family(spec.pid, spec.init).and_then(|pids| parts(&pids, &spec.streams));
+    let parts = family(spec.pid, spec.init, &spec.command_pids()).and_then(|pids| parts(&pids, &spec.streams));
     for refusal in parts.unwrap_or_default() {
         if !refusals.contains(&refusal) {
             refusals.push(refusal);
@@ -289,7 +309,8 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     };
     let rest = Rest { known, objects: found.objects, clocks };
     let (members, stills, taken_over) = complete_all(rest, stills, arenas, spec)?;
-    let mut tree = Tree { members, zombies: found.zombies, handed_from: 0 };
+    let without_program = spec.without_program;
+    let mut tree = Tree { members, zombies: found.zombies, handed_from: 0, without_program };
     tree.members[0].image.memory_files = found.memory_files;
     refuse(divide(found.common, &mut tree))?;
     if !places::choose(&mut tree) {

@@ -48,7 +48,7 @@ pub(crate) use threads::no_registers;
 use threads::signals;
 pub(crate) use threads::{AlternateStack, Scheduling, Thread};
 pub(crate) use timers::{PosixTimer, TimerValue, WallTimer, WallTimers, wall_timer};
-pub(crate) use tree::{Kin, Member, Orphan, Tree, Zombie, object_of};
+pub(crate) use tree::{Command, Kin, Member, Orphan, Tree, Zombie, object_of};
 
 /// A signal's action: handler, flags, restorer, mask.
 pub(crate) type SignalAction = [u64; 4];

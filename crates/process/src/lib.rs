@@ -44,10 +44,12 @@ mod stop;
 mod zygote;
 
 pub use capture::{
-    Afterwards, Capture, CaptureSpec, Others, PauseError, capture, capture_and_hold, capture_beside, examine, family,
-    time_forks,
+    Afterwards, Capture, CaptureSpec, Command, Others, PauseError, capture, capture_and_hold, capture_beside, examine,
+    family, time_forks,
 };
 pub use error::Error;
 pub use image::{ProgramState, StateError, Stream, StreamFile};
 pub use refusal::{Refusal, Unfit};
-pub use zygote::{BuildSpec, Gate, Report, RestoreSpec, Restored, Target, Zygote, ZygoteFacts, build, learn};
+pub use zygote::{
+    BuildSpec, CommandFacts, Gate, Report, RestoreSpec, Restored, Target, Zygote, ZygoteFacts, build, learn,
+};

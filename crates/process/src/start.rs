@@ -33,15 +33,9 @@ use crate::{
     script::{Arena, Arg, Check, Script},
 };
 
-/// Descriptors that come with a request, in this order: pid 1's pidfd, cgroup directory, standard input, output, error.
-pub(crate) const RECEIVED: usize = 5;
-/// The same with the gate at which a parked copy waits.
-const RECEIVED_MAX: usize = RECEIVED + 1;
-
 const INIT: i32 = 0;
 const CGROUP: i32 = 1;
 const FIRST_STREAM: i32 = 2;
-const GATE: i32 = RECEIVED as i32;
 
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 const CLONE_ARGS_BYTES: u64 = size_of::<libc::clone_args>() as u64;
@@ -94,6 +88,8 @@ pub(crate) fn other_half(arena: u64) -> u64 {
 pub(crate) struct Transit {
     /// The control socket.
     pub(crate) control: i32,
+    /// Streams that a copy is given.
+    streams: i32,
     /// Whether copies have a descriptor of the helper, for whose end they wait.
     with_helper: bool,
 }
@@ -114,17 +110,25 @@ impl Transit {
         let numbers = numbers.chain(registered.map(|entry| entry.fd)).chain(inherited).chain(handed);
         let highest = numbers.max().unwrap_or(0);
         let with_helper = tree.first().threads.iter().any(|thread| thread.attributes.death_signal != 0);
-        Self { control: highest.max(RECEIVED_MAX as i32) + 1, with_helper }
+        let streams = tree.streams() as i32;
+        let received = FIRST_STREAM + streams + 1;
+        Self { control: highest.max(received) + 1, streams, with_helper }
     }
 
-    /// The first of three, in a copy.
+    /// Descriptors that come with a request to start, in this order: pid 1's pidfd, cgroup directory, the streams; and the gate at which a parked copy
+    /// waits.
+    fn received_max(self) -> u64 {
+        (FIRST_STREAM + self.streams + 1) as u64
+    }
+
+    /// The first stream, in a copy.
     pub(crate) fn streams(self) -> i32 {
         self.control + 1
     }
 
     /// In a copy that parks.
     fn gate(self) -> i32 {
-        self.streams() + 3
+        self.streams() + self.streams
     }
 
     /// Where the copy writes the offsets of its clocks.
@@ -255,10 +259,10 @@ pub(crate) struct Entries {
 
 fn place_loop(arena: &mut Arena, helper: u64, transit: Transit, mailbox: &Mailbox) -> (u64, u64) {
     // struct msghdr { name, namelen, iov, iovlen, control, controllen, flags }
-    const CONTROL_BYTES: u64 = 16 + (RECEIVED_MAX as u64 * 4).next_multiple_of(8);
+    let control_bytes: u64 = 16 + (transit.received_max() * 4).next_multiple_of(8);
     let vector = arena.words(&[mailbox.start, START_BYTES]);
-    let control = arena.data(&[0; CONTROL_BYTES as usize], 8);
-    let message = arena.words(&[0, 0, vector, 1, control, CONTROL_BYTES, 0]);
+    let control = arena.data(&vec![0; control_bytes as usize], 8);
+    let message = arena.words(&[0, 0, vector, 1, control, control_bytes, 0]);
     let branch = place_branch(arena);
     let mut failed = Script::default();
     failed.record(mailbox.failure);
@@ -270,7 +274,7 @@ fn place_loop(arena: &mut Arena, helper: u64, transit: Transit, mailbox: &Mailbo
     let pid = script.call(libc::SYS_getpid, [], Check::Ignore);
     let report = mailbox.report_result(arena, &mut script, kind::BUILT, pid);
     // The kernel overwrites the length of the control buffer with what it filled.
-    let again = script.store(message + 40, CONTROL_BYTES);
+    let again = script.store(message + 40, control_bytes);
     let receive = script.call(libc::SYS_recvmsg, [transit.control.into(), message.into(), 0u64.into()], Check::Ignore);
     let not_start = script.unless(receive, START_BYTES);
     // A helper that cannot be forked (a process limit) is that start's failure, not the zygote's.

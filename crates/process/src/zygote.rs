@@ -56,6 +56,12 @@ pub struct ZygoteFacts {
     pub main_tid: i32,
     /// Processes of a copy.
     pub processes: usize,
+    /// Processes of a copy that are commands: those of [`crate::CaptureSpec::commands`] that ran.
+    pub commands: Vec<CommandFacts>,
+    /// The first process of a copy is not its sandbox's program: it has none.
+    pub without_program: bool,
+    /// Streams that a copy is given.
+    pub streams: usize,
     /// Threads of a copy.
     pub threads: usize,
     /// Mappings of a copy.
@@ -76,6 +82,17 @@ pub struct ZygoteFacts {
     working_set: u64,
     /// What the program's clocks showed when it was captured: those of every copy go on from there.
     clocks: ClockOffsets,
+}
+
+/// What is known of a command that copies of a zygote have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandFacts {
+    /// Its place among [`crate::CaptureSpec::commands`]: its streams are those from `3 * (place + 1)` on.
+    pub place: u32,
+    /// Its process id inside the sandbox of every copy.
+    pub inside: i32,
+    /// What its caller knew of it.
+    pub label: String,
 }
 
 impl ZygoteFacts {
@@ -110,13 +127,13 @@ pub struct Target<'a> {
     pub init: BorrowedFd<'a>,
     /// The sandbox's cgroup v2 directory.
     pub cgroup: BorrowedFd<'a>,
-    /// Standard input, output and error of the sandbox.
-    pub stdio: [BorrowedFd<'a>; 3],
+    /// Standard input, output and error of the sandbox, then those of its commands: [`ZygoteFacts::streams`].
+    pub streams: Vec<BorrowedFd<'a>>,
 }
 
 impl<'a> Target<'a> {
-    fn descriptors(&self) -> [BorrowedFd<'a>; start::RECEIVED] {
-        [self.init, self.cgroup, self.stdio[0], self.stdio[1], self.stdio[2]]
+    fn descriptors(&self) -> Vec<BorrowedFd<'a>> {
+        [self.init, self.cgroup].into_iter().chain(self.streams.iter().copied()).collect()
     }
 }
 
@@ -184,7 +201,16 @@ impl Zygote {
 
     /// Asks for a copy; does not wait. Reports with this `start` follow. [`Error::ZygoteGone`] if it has ended.
     pub fn request_start(&self, start: StartId, target: &Target<'_>) -> Result<(), Error> {
-        self.send(&message(start, start::AT_ONCE, &self.facts.clock_text()?), &target.descriptors())
+        self.send_start(&message(start, start::AT_ONCE, &self.facts.clock_text()?), target, &target.descriptors())
+    }
+
+    fn send_start(&self, message: &[u8], target: &Target<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        let (given, wanted) = (target.streams.len(), self.facts.streams);
+        if given != wanted {
+            let what = format!("has copies with {wanted} streams, and {given} were given");
+            return Err(Error::Unexpected { pid: self.facts.pid, what });
+        }
+        self.send(message, descriptors)
     }
 
     /// Asks for a copy that stops short of the program. It has touched the working set ([`learn()`]), has no effective privilege, and no time
@@ -192,9 +218,10 @@ impl Zygote {
     pub fn request_parked(&self, start: StartId, target: &Target<'_>) -> Result<Gate, Error> {
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (inner, outer) = rustix::pipe::pipe_with(flags).of("make a gate for a copy of zygote", self.facts.pid)?;
-        let [init, cgroup, stdin, stdout, stderr] = target.descriptors();
+        let mut descriptors = target.descriptors();
+        descriptors.push(inner.as_fd());
         let clocks = ClockOffsets::default().to_text();
-        self.send(&message(start, start::PARKED, &clocks), &[init, cgroup, stdin, stdout, stderr, inner.as_fd()])?;
+        self.send_start(&message(start, start::PARKED, &clocks), target, &descriptors)?;
         Ok(Gate(outer))
     }
 

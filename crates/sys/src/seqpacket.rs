@@ -11,8 +11,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// Most descriptors in one message (the kernel's SCM_MAX_FD is 253).
-pub const DESCRIPTORS_MAX: usize = 16;
+/// Most descriptors in one message: the kernel takes no more (SCM_MAX_FD).
+pub const DESCRIPTORS_MAX: usize = 253;
 
 /// A connected pair, both ends close-on-exec.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {

@@ -166,7 +166,7 @@ impl Place {
             let status = file.metadata()?;
             Ok(StreamFile { dev: status.dev(), ino: status.ino() })
         };
-        let streams = vec![(file(&self.null)?, Stream::Stdin), (file(&self.log)?, Stream::Stdout)];
+        let streams = vec![(file(&self.null)?, Stream::STDIN), (file(&self.log)?, Stream::STDOUT)];
         Ok(CaptureSpec {
             pid,
             init: Some(self.sandbox.init().pid),
@@ -174,6 +174,8 @@ impl Place {
             earlier_arena,
             mount_points: Vec::new(),
             volumes: Vec::new(),
+            commands: Vec::new(),
+            without_program: false,
             started: Vec::new(),
             memory_files: Some(sandbox::SHARED_MEMORY.into()),
         })
@@ -201,7 +203,11 @@ impl Place {
 
     /// Starts a copy; gives its process id.
     pub fn start(&self, zygote: &Zygote, how: How) -> Result<i32> {
-        let target = Target { init: self.sandbox.init_pidfd(), cgroup: self.sandbox.cgroup_fd(), stdio: self.stdio() };
+        let target = Target {
+            init: self.sandbox.init_pidfd(),
+            cgroup: self.sandbox.cgroup_fd(),
+            streams: self.stdio().to_vec(),
+        };
         let (start, mut gate) = (base::id::StartId(1), None);
         match how {
             How::AtOnce => zygote.request_start(start, &target)?,

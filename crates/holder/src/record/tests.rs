@@ -15,6 +15,7 @@ fn meta() -> Meta {
         started_ms: 5,
         deadline_ns: None,
         timeout_ms: None,
+        streams: Vec::new(),
     }
 }
 

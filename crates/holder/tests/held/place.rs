@@ -132,6 +132,7 @@ fn meta(key: &str, stdin: bool) -> Meta {
         started_ms: 1,
         deadline_ns: None,
         timeout_ms: None,
+        streams: Vec::new(),
     }
 }
 

@@ -21,7 +21,7 @@ impl<R> Ticket<R> {
 
     /// The request failed.
     pub(super) fn fail(self, failed: Failed) -> Answer {
-        Answer { seq: self.seq, message: FromKeeper::Failed(failed), file: None }
+        Answer { seq: self.seq, message: FromKeeper::Failed(failed), files: Vec::new() }
     }
 }
 
@@ -32,12 +32,12 @@ impl<R: Serialize> Ticket<R> {
             Ok(reply) => FromKeeper::Done(reply),
             Err(error) => FromKeeper::Failed(Failed::of(&error)),
         };
-        Answer { seq: self.seq, message, file: None }
+        Answer { seq: self.seq, message, files: Vec::new() }
     }
 
-    /// The request succeeded, and a file goes along.
-    pub(super) fn done_with(self, reply: R, file: OwnedFd) -> Answer {
-        Answer { file: Some(file), ..self.done(reply) }
+    /// The request succeeded, and files go along.
+    pub(super) fn done_with(self, reply: R, files: Vec<OwnedFd>) -> Answer {
+        Answer { files, ..self.done(reply) }
     }
 
     /// The request has this outcome.
@@ -52,7 +52,7 @@ impl<R: Serialize> Ticket<R> {
 impl Ticket<BuiltOrRefused> {
     /// The capture is done; the answer follows.
     pub(super) fn captured(&self) -> Answer {
-        Answer { seq: self.seq, message: FromKeeper::Captured, file: None }
+        Answer { seq: self.seq, message: FromKeeper::Captured, files: Vec::new() }
     }
 }
 
@@ -71,5 +71,5 @@ pub(super) struct Answer {
     /// What to say.
     pub(super) message: FromKeeper,
     /// What goes along.
-    pub(super) file: Option<OwnedFd>,
+    pub(super) files: Vec<OwnedFd>,
 }

@@ -200,6 +200,8 @@ fn build(
     let spec = CaptureSpec {
         pid: source.main.pid,
         init: Some(sandbox.init().pid),
+        commands: source.commands.clone(),
+        without_program: source.without_program,
         streams: source.streams.clone(),
         earlier_arena: source.earlier_arena,
         mount_points: source.mount_points.clone(),
@@ -261,7 +263,8 @@ fn capture(
         Ok(files.finish(&sandbox.processes()?)?)
     };
     // No command starts meanwhile: on one sandbox, the server never runs a capture and the start of a command at the same time.
-    let own = process::family(job.source.main.pid, Some(sandbox.init().pid))?;
+    let commands: Vec<i32> = job.source.commands.iter().map(|command| command.pid).collect();
+    let own = process::family(job.source.main.pid, Some(sandbox.init().pid), &commands)?;
     if sandbox.has_others(&own).map_err(|error| process::Error::DuringPause(error.into()))? {
         let afterwards = if job.purpose.holds() { Afterwards::StandsStill } else { Afterwards::GoesOn };
         return process::capture_beside(spec, &mut take_files, &mut Beside(sandbox), afterwards);

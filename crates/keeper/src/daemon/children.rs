@@ -156,7 +156,8 @@ impl Children {
         }
     }
 
-    fn strays(&self, known: impl Fn(i32) -> bool) -> Vec<i32> {
+    /// Children that are not watched.
+    pub(super) fn strays(&self, known: impl Fn(i32) -> bool) -> Vec<i32> {
         let own = std::process::id() as i32;
         // Without CONFIG_PROC_CHILDREN, strays stay zombies until the keeper ends.
         let children = procfs::children(own, own).unwrap_or_default();

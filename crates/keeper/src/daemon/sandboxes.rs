@@ -143,7 +143,7 @@ impl Sandboxes {
         let process = watched.and_then(|_| super::identity(pid)).map_err(|error| Failed::of(&error))?;
         let number = Pid::from_raw(pid).ok_or_else(|| Failed::step("it has no pid"))?;
         let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|error| Failed::of(&error))?;
-        Ok((Forked { process, inside: pid_inside(pid) }, pidfd))
+        Ok((Forked::alone(process, pid_inside(pid)), pidfd))
     }
 
     /// Starts a hand. Its end is reported as that of a command.
@@ -160,7 +160,7 @@ impl Sandboxes {
         // The keeper is its parent and reaps it later: until then no other process gets its pid.
         let watched = children.watch(pid, Role::Hand(id.clone()));
         let process = watched.and_then(|_| super::identity(pid)).map_err(|error| Failed::of(&error))?;
-        Ok(Forked { process, inside: 0 })
+        Ok(Forked::alone(process, 0))
     }
 
     pub(super) fn make_mount_points(

@@ -3,6 +3,7 @@
 //! [`starts`] decides; this module performs. Only the keeper has the other end of a parked copy's gate: the copy ends when the keeper does,
 //! or when it forgets the zygote.
 
+mod commands;
 mod starts;
 
 use std::{
@@ -21,19 +22,19 @@ use super::{
     sandboxes::Sandboxes,
     watch::{Source, Watched, Watcher},
 };
-use crate::protocol::{Failed, Status};
+use crate::protocol::{Failed, Released, Status};
 use starts::Starts;
 
 pub(super) use starts::{Start, Way};
 
-/// Standard input, output and error of a copy.
-type Stdio = [OwnedFd; 3];
+/// The streams of a copy.
+type Streams = Vec<OwnedFd>;
 
 struct Held {
     zygote: Zygote,
     /// A duplicate of the zygote's control socket, for the epoll set.
     _control: Watched<OwnedFd>,
-    starts: Starts<Stdio, Gate>,
+    starts: Starts<Streams, Gate>,
 }
 
 /// All zygotes of this keeper.
@@ -74,7 +75,7 @@ impl Zygotes {
     }
 
     /// Queues a start and asks for as many as the zygote takes.
-    pub(super) fn start(&mut self, number: ZygoteId, start: Start<Stdio>, sandboxes: &Sandboxes) -> Vec<Answer> {
+    pub(super) fn start(&mut self, number: ZygoteId, start: Start<Streams>, sandboxes: &Sandboxes) -> Vec<Answer> {
         let Some(held) = self.by_number.get_mut(&number) else {
             return vec![start.ticket.fail(Failed::zygote_gone("its zygote is gone"))];
         };
@@ -83,7 +84,7 @@ impl Zygotes {
     }
 
     /// Lets a parked copy continue.
-    pub(super) fn release(&mut self, number: ZygoteId, start: StartId, ticket: Ticket<()>) -> Vec<Answer> {
+    pub(super) fn release(&mut self, number: ZygoteId, start: StartId, ticket: Ticket<Released>) -> Vec<Answer> {
         match self.by_number.get_mut(&number) {
             Some(held) => held.release(start, ticket).into_iter().collect(),
             None => vec![ticket.fail(Failed::zygote_gone("its zygote is gone"))],
@@ -102,7 +103,7 @@ impl Zygotes {
         loop {
             match held.zygote.next_report() {
                 Ok(Some(Report::Forked { start, pid })) => answers.extend(held.forked(start, pid, children)),
-                Ok(Some(Report::Ready { start })) => answers.extend(held.starts.ready(start)),
+                Ok(Some(Report::Ready { start })) => answers.extend(held.ready(start, children)),
                 Ok(Some(Report::Failed { start, step, errno })) => {
                     let failed = Failed::step(format!("{step}: {}", io::Error::from_raw_os_error(errno)));
                     answers.extend(held.starts.failed(start, failed));
@@ -143,12 +144,8 @@ impl Held {
                 answers.push(start.ticket.fail(Failed::no_sandbox(&start.sandbox)));
                 continue;
             };
-            let [stdin, stdout, stderr] = &start.files;
-            let target = Target {
-                init: sandbox.init_pidfd(),
-                cgroup: sandbox.cgroup_fd(),
-                stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
-            };
+            let streams = start.files.iter().map(AsFd::as_fd).collect();
+            let target = Target { init: sandbox.init_pidfd(), cgroup: sandbox.cgroup_fd(), streams };
             match self.ask(&start, &target) {
                 Ok(gate) => self.starts.asked(start, gate),
                 Err(process::Error::ZygoteGone) => {
@@ -161,7 +158,7 @@ impl Held {
     }
 
     /// Asks the zygote for a copy. A copy that will park has a gate.
-    fn ask(&self, start: &Start<Stdio>, target: &Target<'_>) -> Result<Option<Gate>, process::Error> {
+    fn ask(&self, start: &Start<Streams>, target: &Target<'_>) -> Result<Option<Gate>, process::Error> {
         match start.way {
             Way::AtOnce => self.zygote.request_start(start.start, target).map(|()| None),
             Way::Stepping => self.zygote.start_by_stepping(start.start, target).map(|()| None),
@@ -169,15 +166,29 @@ impl Held {
         }
     }
 
-    fn release(&mut self, start: StartId, ticket: Ticket<()>) -> Option<Answer> {
+    fn release(&mut self, start: StartId, ticket: Ticket<Released>) -> Option<Answer> {
         match self.starts.release(start, ticket) {
             Ok(gate) => self.zygote.open(gate).err().and_then(|error| self.starts.failed(start, Failed::of(&error))),
             Err(answer) => Some(answer),
         }
     }
 
+    /// A copy goes on. Its commands are watched before anything else is: one that has ended by now is not reaped as a stray.
+    fn ready(&mut self, start: StartId, children: &mut Children) -> Option<Answer> {
+        let wanted = &self.zygote.facts.commands;
+        let found = match self.starts.copy_of(start).filter(|_| !wanted.is_empty()) {
+            Some((sandbox, copy)) => commands::watch(children, &sandbox, copy, wanted),
+            None => Ok((Vec::new(), Vec::new())),
+        };
+        match found {
+            Ok((commands, pidfds)) => self.starts.ready(start, commands, pidfds),
+            Err(error) => self.starts.failed(start, Failed::of(&error)),
+        }
+    }
+
     fn forked(&mut self, start: StartId, pid: i32, children: &mut Children) -> Option<Answer> {
-        let role = Role::Program { id: self.starts.awaits_copy(start)?.clone(), main: true };
+        let main = !self.zygote.facts.without_program;
+        let role = Role::Program { id: self.starts.awaits_copy(start)?.clone(), main };
         let watched = children.watch(pid, role);
         // The identity is read here because the copy is still at work: later, the answer would wait for it.
         let copy = watched.and_then(|_| identity(pid)).map_err(|error| Failed::of(&error));

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     Adopt, Adopted, AttachMounts, BindLimits, BuiltOrRefused, Capture, CreateBare, CreateSandbox, Created,
-    DestroySandbox, DropZygote, Forked, Furnish, MakeMountPoints, ParkCopy, ReleaseCopy, RestoreZygote, Spawn,
-    StartCopy, StartHand, Thaw,
+    DestroySandbox, DropZygote, Forked, Furnish, MakeMountPoints, ParkCopy, ReleaseCopy, Released, RestoreZygote,
+    Spawn, StartCopy, StartHand, Thaw,
 };
 
 /// A request of the server, with the types that belong to it.
@@ -123,9 +123,9 @@ calls! {
     DestroySandbox,   NoFiles     => (),             "remove the sandbox", REMOVAL_S;
     Capture,          NoFiles     => BuiltOrRefused, "build the zygote",   ZYGOTE_S;
     RestoreZygote,    [OwnedFd; 1] => BuiltOrRefused, "restore the zygote", ZYGOTE_S;
-    StartCopy,        Stdio       => Forked,         "start the sandbox",  START_S;
-    ParkCopy,         Stdio       => Forked,         "fork ahead",         START_S;
-    ReleaseCopy,      NoFiles     => (),             "start the sandbox",  START_S;
+    StartCopy,        Vec<OwnedFd> => Forked,        "start the sandbox",  START_S;
+    ParkCopy,         Vec<OwnedFd> => Forked,        "fork ahead",         START_S;
+    ReleaseCopy,      NoFiles     => Released,       "start the sandbox",  START_S;
     DropZygote,       NoFiles     => (),             "drop the zygote",    REMOVAL_S;
 }
 

@@ -37,13 +37,41 @@ pub enum Adopted {
     Gone,
 }
 
-/// A process of a sandbox exists. The keeper reports its end as [`Event::Exited`]. The pidfd of a program that was spawned comes along.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// A process of a sandbox exists. The keeper reports its end as [`Event::Exited`]. The pidfd of a program that was spawned comes along, or
+/// that of each command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forked {
     /// The process.
     pub process: ProcessIdentity,
     /// Its pid inside of the sandbox, of a program that was spawned; 0: not asked for.
     pub inside: i32,
+    /// The commands that a copy has, which goes on at once.
+    pub commands: Vec<ForkedCommand>,
+}
+
+impl Forked {
+    /// A process beside which no others were made.
+    pub(crate) fn alone(process: ProcessIdentity, inside: i32) -> Self {
+        Self { process, inside, commands: Vec::new() }
+    }
+}
+
+/// A command that a copy has beside its program. Its end is reported as [`Event::Exited`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkedCommand {
+    /// Its place among those of its zygote.
+    pub place: u32,
+    /// Its pid inside of the sandbox.
+    pub inside: i32,
+    /// The process.
+    pub process: ProcessIdentity,
+}
+
+/// A parked copy has gone on. The pidfds of its commands come along.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Released {
+    /// Its commands.
+    pub commands: Vec<ForkedCommand>,
 }
 
 /// A zygote waits for starts, or the program cannot be forked.

@@ -126,7 +126,11 @@ pub struct Source {
     pub sandbox: SandboxId,
     /// The program.
     pub main: ProcessIdentity,
-    /// Which files are its standard streams.
+    /// Commands that go with it.
+    pub commands: Vec<process::Command>,
+    /// Whether `main` is no program of the sandbox, which has none.
+    pub without_program: bool,
+    /// Which files are its standard streams and theirs.
     pub streams: Vec<(StreamFile, Stream)>,
     /// Where an earlier start left its arena, if the program is itself a copy.
     pub earlier_arena: Option<Arena>,

@@ -8,12 +8,11 @@ use std::{sync::Arc, time::Duration};
 use base::id::{SandboxId, ZygoteId};
 use keeper::{
     Spawned,
-    protocol::{ParkCopy, ReleaseCopy, Status},
+    protocol::{ParkCopy, ReleaseCopy},
 };
-use sandbox::ProcessIdentity;
-use tokio::sync::oneshot;
+use process::ZygoteFacts;
 
-use super::Node;
+use super::{Node, start::Running};
 use crate::{
     error::{Context, Result, chain},
     state::{Blank, Parked, Sample},
@@ -24,20 +23,21 @@ const LEARN_DELAY: Duration = Duration::from_millis(250);
 
 impl Node {
     /// Forks a copy of zygote `zygote` into a blank. One that fails leaves the blank as it was.
-    pub(super) async fn park(&self, blank: &mut Blank, zygote: ZygoteId) -> Result<()> {
+    pub(super) async fn park(&self, blank: &mut Blank, zygote: ZygoteId, engine: &ZygoteFacts) -> Result<()> {
         let start = self.state().new_start();
         let output = &*blank.output;
+        let (theirs, streams) = self.make_streams(engine, [&self.host.null, output, output])?;
         let park = ParkCopy { zygote, sandbox: blank.id.clone(), start };
-        let Spawned { process: main, ended, .. } = self.keepers.call(park, [&self.host.null, output, output]).await?;
-        blank.parked = Some(Parked { zygote, start, main, ended });
+        let Spawned { process: first, ended, .. } = self.keepers.call(park, theirs.iter().collect()).await?;
+        blank.parked = Some(Parked { zygote, start, first, ended, is_program: !engine.without_program, streams });
         Ok(())
     }
 
     /// Lets a parked copy go on.
-    pub(super) async fn release(&self, parked: Parked) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
-        let Parked { zygote, start, main, ended } = parked;
-        self.keepers.call(ReleaseCopy { zygote, start }, []).await?;
-        Ok((main, ended))
+    pub(super) async fn release(&self, parked: Parked) -> Result<Running> {
+        let Parked { zygote, start, first, ended, is_program, streams } = parked;
+        let commands = self.keepers.call(ReleaseCopy { zygote, start }, []).await?;
+        Ok(Running { program: is_program.then_some((first, ended)), commands: (streams, commands) })
     }
 
     /// Looks at a new sandbox some time later, if there is still something to learn from it.

@@ -246,6 +246,8 @@ impl Node {
             source: Source {
                 sandbox: job.source.clone(),
                 main,
+                commands: Vec::new(),
+                without_program: false,
                 streams,
                 earlier_arena: None,
                 mount_points: spec.mount_points.iter().map(PathBuf::from).collect(),

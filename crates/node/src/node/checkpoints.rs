@@ -23,8 +23,9 @@ pub(super) use self::write::{CapturedFiles, write_files};
 use super::{
     Node,
     build::Built,
+    commands::Along,
     cut::{self, Cut},
-    files_only::{has_files_only, without_program},
+    files_only::without_program,
     images::random_suffix,
     in_use::InUse,
     layers,
@@ -165,7 +166,7 @@ impl Node {
         let point = self.state().claim();
         let kept = keeping.record.kept.clone();
         let layer = kept.clone().unwrap_or_else(|| self.host.changes.layer(&keeping.record.id, &point));
-        let taken = match has_files_only(keeping.record, keeping.keep) {
+        let taken = match self.has_files_only(keeping.record, keeping.keep).await? {
             true => self.take_files(keeping, layer.clone(), progress).await,
             false => self.take(keeping, layer.clone(), progress).await,
         };
@@ -183,7 +184,8 @@ impl Node {
         progress: &KeepProgress,
     ) -> Result<model::Checkpoint> {
         layers::check(record)?;
-        let main = record.program().ok_or_else(|| Error::NoSandbox(record.id.clone()))?;
+        let along = self.along(record).await?.ok_or_else(|| Error::NoSandbox(record.id.clone()))?;
+        let Along { main, without_program, commands, streams } = along;
         if let Some(pages) = &record.pages {
             progress.stage(CheckpointStage::WaitingForMemory);
             self.pager.wait_filled(pages).await?;
@@ -205,7 +207,9 @@ impl Node {
             source: Source {
                 sandbox: record.id.clone(),
                 main,
-                streams: self.streams(&record.id, record.init)?,
+                commands,
+                without_program,
+                streams,
                 earlier_arena: record.arena,
                 // Other copies may have other volumes there.
                 mount_points: if hold {

@@ -11,7 +11,9 @@
 //! The holder knows nothing of control groups. What ends commands and tidies up behind them is here: [`group`],
 //! [`follow`].
 
+mod along;
 mod follow;
+mod forked;
 mod group;
 mod start;
 mod terminal;
@@ -26,6 +28,8 @@ use tokio::sync::Mutex as AsyncMutex;
 use super::{Node, holder_link::failed};
 use crate::error::{CommandError, Result};
 
+pub(super) use along::Along;
+pub(crate) use forked::CommandStreams;
 pub(super) use start::Begun;
 
 impl Node {

@@ -40,12 +40,12 @@ pub(super) fn without_program(spec: TemplateSpec) -> TemplateSpec {
     TemplateSpec { command: Vec::new(), ready: Ready::Listening, ..spec }
 }
 
-/// Whether a capture has files alone: what has no program has no memory either.
-pub(super) fn has_files_only(record: &SandboxRecord, keep: Keep) -> bool {
-    keep == Keep::Files || record.program().is_none()
-}
-
 impl Node {
+    /// Whether a capture has files alone: what runs nothing has no memory either.
+    pub(super) async fn has_files_only(&self, record: &SandboxRecord, keep: Keep) -> Result<bool> {
+        Ok(keep == Keep::Files || record.program().is_none() && self.along(record).await?.is_none())
+    }
+
     /// Captures the files of a sandbox that goes on, alone with it, into the new directory `layer`.
     pub(super) async fn capture_files(
         self: &Arc<Self>,
@@ -73,7 +73,7 @@ impl Node {
         layer: &Path,
     ) -> Result<Files> {
         if keep == Keep::Memory {
-            self.refuse_others(record)?;
+            self.refuse_others(record, None)?;
         }
         let capture = self.prepare_capture(&record.id, layer).await?;
         // The next keeper thaws what it adopts: then this is of no one instant.
@@ -123,7 +123,7 @@ impl Node {
         self.freeze(&record.id).await?;
         // Of what stands still: no process comes any more.
         if keep == Keep::Memory {
-            self.refuse_others(record)?;
+            self.refuse_others(record, None)?;
         }
         let group = self.group(&record.id);
         let take = move || Ok(capture.finish(&pids(&group)?)?);

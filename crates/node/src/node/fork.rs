@@ -26,8 +26,9 @@ use tokio::sync::oneshot;
 use super::{
     Node,
     build::Built,
+    commands::Along,
     cut::{self, Cut},
-    files_only::{Files, has_files_only, without_program},
+    files_only::{Files, without_program},
     in_use::InUse,
     layers::{self, Pinned},
     lifecycle::{Operation, Phase},
@@ -69,11 +70,9 @@ impl Node {
         }
         self.admits(id, Operation::Capture)?;
         self.check_room().await?;
-        let (pages, volumes, files) = {
-            let state = self.state();
-            let record = state.running(id)?;
-            (record.pages.clone(), record.volumes.clone(), has_files_only(record, keep))
-        };
+        let record = self.state().running(id)?.clone();
+        let files = self.has_files_only(&record, keep).await?;
+        let SandboxRecord { pages, volumes, .. } = record;
         if let Some(pages) = pages.filter(|_| !files) {
             self.pager.wait_filled(&pages).await?;
         }
@@ -114,14 +113,15 @@ impl Node {
 
     /// Captures a sandbox, alone with it, and builds the zygote of that instant.
     async fn make_fork_point(self: &Arc<Self>, id: &SandboxId, count: u32) -> Result<ForkPoint> {
-        let (record, main, spec, base, point, zygote) = {
+        let record = self.state().running(id)?.clone();
+        let Along { main, without_program, commands, streams } =
+            self.along(&record).await?.ok_or_else(|| self.has_ended(id))?;
+        let (spec, base, point, zygote) = {
             let mut state = self.state();
-            let record = state.running(id)?.clone();
-            let main = record.program().ok_or_else(|| Error::NoSandbox(id.clone()))?;
             layers::check(&record)?;
             let spec = state.spec_of(&record)?;
             let base = self.use_parked(&mut state, &record.template);
-            (record, main, spec, base, state.claim(), state.new_zygote())
+            (spec, base, state.claim(), state.new_zygote())
         };
         let layer = self.host.changes.layer(id, &point);
         let job = Capture {
@@ -129,7 +129,9 @@ impl Node {
             source: keeper::protocol::Source {
                 sandbox: id.clone(),
                 main,
-                streams: self.streams(id, record.init)?,
+                commands,
+                without_program,
+                streams,
                 earlier_arena: record.arena,
                 // The copies have the same volumes, or forks of them.
                 mount_points: Vec::new(),
@@ -154,7 +156,7 @@ impl Node {
                     layers,
                     pages: None,
                     limits: record.limits.clone(),
-                    copies: Some(CopyOf { zygote, arena: built.arena, interpreter: Interpreter::InProcess }),
+                    copies: Some(CopyOf::new(built, Interpreter::InProcess)),
                     volumes: cut::shared(&record.volumes),
                     // They are in its layers.
                     made: Vec::new(),

@@ -18,10 +18,7 @@ use super::{
     start::{CopyOf, InFlight, Source},
     store::LEASE,
 };
-use crate::{
-    error::{Error, Result, chain},
-    state::ZygoteRef,
-};
+use crate::error::{Error, Result, chain};
 
 impl Node {
     /// Forks copies of a paused sandbox, whichever node has paused it.
@@ -69,8 +66,7 @@ impl Node {
                 let timings = BuildTimings { build_us, ..BuildTimings::default() };
                 let number = zygote.as_ref().map(|zygote| zygote.number);
                 let interpreter = Interpreter::InProcess;
-                let copies =
-                    zygote.map(|ZygoteRef { number, arena, .. }| CopyOf { zygote: number, arena, interpreter });
+                let copies = zygote.map(|zygote| CopyOf::new(zygote, interpreter));
                 let source = Source {
                     template: paused.template().clone(),
                     spec: paused.spec().clone(),

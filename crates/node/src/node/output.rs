@@ -70,12 +70,12 @@ impl Node {
     /// Which files a program was started with: a copy gets its own sandbox's instead.
     pub(super) fn streams(&self, id: &SandboxId, init: ProcessIdentity) -> Result<Vec<(StreamFile, Stream)>> {
         let null = fstat(&self.host.null).doing("look at /dev/null")?;
-        let mut streams = vec![(StreamFile { dev: null.st_dev, ino: null.st_ino }, Stream::Stdin)];
+        let mut streams = vec![(StreamFile { dev: null.st_dev, ino: null.st_ino }, Stream::STDIN)];
         // The latter of a sandbox that an earlier version of the node has made: its program writes to the file itself.
         let file = std::fs::metadata(output_file(&self.host.config.sandbox_dir(id))).ok();
         for output in [pipe(init), file].into_iter().flatten() {
             use std::os::unix::fs::MetadataExt;
-            streams.push((StreamFile { dev: output.dev(), ino: output.ino() }, Stream::Stdout));
+            streams.push((StreamFile { dev: output.dev(), ino: output.ino() }, Stream::STDOUT));
         }
         Ok(streams)
     }

@@ -28,6 +28,7 @@ use tokio::runtime::Handle;
 use super::{
     KeepProgress, Node,
     checkpoints::{Commit, Keeping},
+    commands::Along,
     files,
     images::remove_quietly,
     inspect::{pids, process},
@@ -138,7 +139,7 @@ impl Node {
             self.release_filled(&record.id).await?;
         }
         if keep == model::Keep::Memory {
-            self.refuse_others(record)?;
+            self.refuse_others(record, self.along(record).await?.as_ref())?;
         }
         let record = &self.keep_changes(record);
         let spec = self.state().spec_of(record)?;
@@ -203,12 +204,12 @@ impl Node {
         Ok(())
     }
 
-    /// A command of `pando exec` would be lost by the pause, not kept.
-    pub(super) fn refuse_others(&self, record: &SandboxRecord) -> Result<()> {
+    /// What is not captured would be lost by the pause, not kept.
+    pub(super) fn refuse_others(&self, record: &SandboxRecord, along: Option<&Along>) -> Result<()> {
         let mut own = vec![record.init.pid, record.main.pid];
-        if let Some(main) = record.program() {
+        if let Some(along) = along {
             // Of one that has just ended nothing is found.
-            own.extend(process::family(main.pid, Some(record.init.pid)).unwrap_or_default());
+            own.extend(process::family(along.main.pid, Some(record.init.pid), &along.pids()).unwrap_or_default());
         }
         let others = pids(&self.group(&record.id))?.into_iter().filter(|pid| !own.contains(pid)).filter_map(process);
         let how = if record.program().is_some() { "runs beside its program" } else { "runs in it" };

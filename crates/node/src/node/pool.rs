@@ -91,7 +91,13 @@ impl Node {
         zygote: ZygoteId,
         stop: &mut watch::Receiver<bool>,
     ) {
-        if let Err(error) = self.park(&mut blank, zygote).await {
+        let engine = self.state().engine_of(&name, zygote);
+        let parked = match &engine {
+            Some(engine) => self.park(&mut blank, zygote, engine).await,
+            // It was replaced or lost in this moment.
+            None => Ok(()),
+        };
+        if let Err(error) = parked {
             // Something of it may be left in the sandbox.
             tracing::warn!(template = %name, error = chain(&error), "no copy could be forked ahead");
             self.discard(blank.id).await;

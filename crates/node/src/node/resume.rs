@@ -20,7 +20,7 @@ use super::{
     lifecycle::Operation,
     metrics::StartKind,
     pause::{STORE_REST, link_output},
-    start::{CopyOf, InFlight},
+    start::{CopyOf, InFlight, Running},
 };
 use crate::{
     config::RECORD,
@@ -216,18 +216,20 @@ impl Node {
         self.attach_volumes(id, &small(paused).volumes).await?;
         self.apply_network(id, &paused.network).await?;
         let interpreter = Interpreter::InProcess;
-        let copies = zygote.map(|ZygoteRef { number, arena, .. }| CopyOf { zygote: number, arena, interpreter });
-        let program = match copies {
+        let copies = zygote.map(|zygote| CopyOf::new(zygote, interpreter));
+        let running = match &copies {
             Some(copies) => Some(self.fork_into(copies, &blank).await?),
             None => None,
         };
+        let (program, commands) =
+            running.map_or((None, None), |Running { program, commands }| (program, Some(commands)));
         let (main, ended) = program.unzip();
         let record = SandboxRecord {
             layers: self.host.changes.split(&layers).1.to_vec(),
             pages: template.pages.clone(),
             init: blank.init,
             main: main.unwrap_or(NOBODY),
-            arena: copies.map(|of| of.arena),
+            arena: copies.map(|of| of.engine.arena),
             start_us: began.elapsed().as_micros() as u64,
             state: SandboxState::Running,
             paused_ms: None,
@@ -240,6 +242,9 @@ impl Node {
         match ended {
             Some(ended) => self.monitor(id.clone(), ended),
             None => self.watch_idle(id),
+        }
+        if let Some((streams, spawned)) = commands {
+            self.hold_forked(id, streams, spawned).await?;
         }
         Ok(sandbox)
     }

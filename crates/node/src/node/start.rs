@@ -7,17 +7,18 @@
 
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
-use base::id::{Arena, SandboxId, TemplateName, ZygoteId};
+use base::id::{SandboxId, TemplateName, ZygoteId};
 use keeper::origin::carried;
 use keeper::{
-    Spawned,
+    Spawned, SpawnedCommand,
     protocol::{self, CreateBare, CreateSandbox, Created, Furnish, StartCopy, Status},
 };
 use model::{Interpreter, Mount, NetworkPolicy, RunSpec, SandboxState, Started, TemplateSpec};
+use process::ZygoteFacts;
 use sandbox::{Hides, Machine, ProcessIdentity};
 use tokio::{sync::oneshot, task::JoinSet};
 
-use super::{Node, cut::Cut, in_use::InUse, metrics::StartKind, now_ms, volumes};
+use super::{Node, commands::CommandStreams, cut::Cut, in_use::InUse, metrics::StartKind, now_ms, volumes};
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
@@ -26,11 +27,25 @@ use crate::{
 };
 
 /// What copies are forked from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct CopyOf {
     pub(super) zygote: ZygoteId,
-    pub(super) arena: Arena,
+    pub(super) engine: Arc<ZygoteFacts>,
     pub(super) interpreter: Interpreter,
+}
+
+impl CopyOf {
+    pub(super) fn new(zygote: ZygoteRef, interpreter: Interpreter) -> Self {
+        Self { zygote: zygote.number, engine: Arc::new(zygote.engine), interpreter }
+    }
+}
+
+/// A copy that runs.
+pub(super) struct Running {
+    /// Its sandbox's program, and what resolves at its end.
+    pub(super) program: Option<(ProcessIdentity, oneshot::Receiver<Status>)>,
+    /// Its commands, to be held when its record is there.
+    pub(super) commands: (CommandStreams, Vec<SpawnedCommand>),
 }
 
 /// What all starts of one request have in common.
@@ -61,7 +76,7 @@ impl Source {
     pub(super) fn of_template(startable: Startable, request: &RunSpec) -> Self {
         let Startable { record, zygote } = startable;
         let interpreter = request.interpreter;
-        let copies = zygote.map(|ZygoteRef { number, arena, .. }| CopyOf { zygote: number, arena, interpreter });
+        let copies = zygote.map(|zygote| CopyOf::new(zygote, interpreter));
         Self {
             layers: record.layers(),
             pages: record.pages,
@@ -78,9 +93,14 @@ impl Source {
         }
     }
 
+    /// Whether what they are copies of runs commands: also that which its template begins.
+    fn has_commands(&self) -> bool {
+        self.copies.as_ref().is_some_and(|of| !of.engine.commands.is_empty())
+    }
+
     /// The zygote whose copies forked ahead will do.
     fn parked(&self) -> Option<ZygoteId> {
-        self.copies.filter(|of| of.interpreter == Interpreter::InProcess).map(|of| of.zygote)
+        self.copies.as_ref().filter(|of| of.interpreter == Interpreter::InProcess).map(|of| of.zygote)
     }
 }
 
@@ -243,8 +263,8 @@ impl Node {
             // Letting a copy go that was forked ahead takes next to nothing; of many in one request all are waited for, whichever is first.
             let forked_ahead = self.state().has_parked(&source.template, &source.layers, source.parked());
             let start = self.start_one(source, blanks.next(), began);
-            take(match source.copies {
-                Some(CopyOf { zygote, .. }) if !forked_ahead => self.keepers.turns.take(zygote, start).await,
+            take(match &source.copies {
+                Some(CopyOf { zygote, .. }) if !forked_ahead => self.keepers.turns.take(*zygote, start).await,
                 Some(_) | None => start.await,
             });
         } else {
@@ -277,6 +297,7 @@ impl Node {
         if let Ok(sandbox) = &started
             && source.parent.is_none()
             && !source.spec.startup.is_empty()
+            && !source.has_commands()
             // On the heap: most starts have none, and keep their place on the stack small.
             && let Err(error) = Box::pin(self.begin_startup(sandbox, &source.spec)).await
         {
@@ -327,8 +348,8 @@ impl Node {
             started = Err(self.explain_failed_start(source, error).await);
         }
         if let Err(error) = &started {
-            if let Some(CopyOf { zygote, .. }) = source.copies {
-                self.heed_lost_zygote(zygote, error).await;
+            if let Some(CopyOf { zygote, .. }) = &source.copies {
+                self.heed_lost_zygote(*zygote, error).await;
             }
             tracing::warn!(sandbox = %blank.id, template = %source.template, error = chain(error), "a start failed");
             self.discard(blank.id.clone()).await;
@@ -355,11 +376,13 @@ impl Node {
         let volumes = [&source.volumes[..], &own].concat();
         self.attach_volumes(&blank.id, &volumes).await?;
         self.apply_network(&blank.id, &source.network).await?;
-        let program = match (blank.parked.take(), source.copies) {
+        let running = match (blank.parked.take(), &source.copies) {
             (Some(parked), _) => Some(self.release(parked).await?),
             (None, Some(of)) => Some(self.fork_into(of, blank).await?),
             (None, None) => None,
         };
+        let (program, commands) =
+            running.map_or((None, None), |Running { program, commands }| (program, Some(commands)));
         let (main, ended) = program.unzip();
         let record = SandboxRecord {
             id: blank.id.clone(),
@@ -370,7 +393,7 @@ impl Node {
             limits: source.limits.clone(),
             init: blank.init,
             main: main.unwrap_or(NOBODY),
-            arena: source.copies.map(|of| of.arena),
+            arena: source.copies.as_ref().map(|of| of.engine.arena),
             created_ms: now_ms(),
             start_us: began.elapsed().as_micros() as u64,
             state: SandboxState::Running,
@@ -394,24 +417,29 @@ impl Node {
             }
             None => self.watch_idle(&blank.id),
         }
+        if let Some((streams, spawned)) = commands {
+            self.hold_forked(&blank.id, streams, spawned).await?;
+        }
         Ok(sandbox)
     }
 
     /// Forks a copy into a blank sandbox.
     pub(super) async fn fork_into(
         &self,
-        CopyOf { zygote, interpreter, .. }: CopyOf,
+        CopyOf { zygote, engine, interpreter }: &CopyOf,
         blank: &Blank,
-    ) -> Result<(ProcessIdentity, oneshot::Receiver<Status>)> {
+    ) -> Result<Running> {
         let output = &*blank.output;
+        let (theirs, streams) = self.make_streams(engine, [&self.host.null, output, output])?;
         let start = self.state().new_start();
         let interpreter = match interpreter {
             Interpreter::InProcess => protocol::Interpreter::InProcess,
             Interpreter::Stepping => protocol::Interpreter::Stepping,
         };
-        let copy = StartCopy { zygote, sandbox: blank.id.clone(), start, interpreter };
-        let Spawned { process, ended, .. } = self.keepers.call(copy, [&self.host.null, output, output]).await?;
-        Ok((process, ended))
+        let copy = StartCopy { zygote: *zygote, sandbox: blank.id.clone(), start, interpreter };
+        let Spawned { process, ended, commands, .. } = self.keepers.call(copy, theirs.iter().collect()).await?;
+        let program = (!engine.without_program).then_some((process, ended));
+        Ok(Running { program, commands: (streams, commands) })
     }
 
     /// Makes a sandbox without a program, of a bare one if there is one. A failure leaves nothing.

@@ -146,10 +146,12 @@ impl Stage {
         let spec = CaptureSpec {
             init: None,
             pid: program.pid,
-            streams: vec![(file(input)?, Stream::Stdin), (file(output)?, Stream::Stdout)],
+            streams: vec![(file(input)?, Stream::STDIN), (file(output)?, Stream::STDOUT)],
             earlier_arena: program.arena,
             mount_points: Vec::new(),
             volumes: Vec::new(),
+            commands: Vec::new(),
+            without_program: false,
             started: Vec::new(),
             memory_files: Some(sandbox::SHARED_MEMORY.into()),
         };
@@ -175,7 +177,7 @@ impl Stage {
         let limits = Limits { memory_bytes: GIB, pids: 64, cpu_millis: None, disk_bytes: None };
         let (sandbox, streams) = self.place(&warm.layers, limits)?;
         let place = &self.sandboxes[sandbox];
-        let target = Target { init: place.init_pidfd(), cgroup: place.cgroup_fd(), stdio: stdio(&streams) };
+        let target = Target { init: place.init_pidfd(), cgroup: place.cgroup_fd(), streams: stdio(&streams).to_vec() };
         warm.zygote.request_start(base::id::StartId(1), &target)?;
         let mut pid = None;
         let ready = |pid: &mut Option<i32>| match warm.zygote.next_report()? {

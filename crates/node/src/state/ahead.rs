@@ -12,6 +12,7 @@ use process::ZygoteFacts;
 use sandbox::ProcessIdentity;
 
 use super::{Blank, Phase, State, ZygoteRef};
+use crate::records::SandboxRecord;
 
 /// How many sandboxes of a zygote are looked at: enough that one that did nothing yet does not decide alone.
 const SAMPLES: usize = 3;
@@ -34,7 +35,8 @@ pub(crate) struct Sample {
 impl State {
     /// Whether a sandbox that has just started is to be looked at.
     pub(crate) fn begin_sample(&mut self, id: &SandboxId) -> bool {
-        let Some(record) = self.sandboxes.get(id).filter(|record| record.parent.is_none()) else { return false };
+        let is_first = |record: &&SandboxRecord| record.parent.is_none() && record.program().is_some();
+        let Some(record) = self.sandboxes.get(id).filter(is_first) else { return false };
         let Some(template) = self.templates.get_mut(&record.template) else { return false };
         let Phase::Ready(ZygoteRef { engine, .. }) = &template.phase else { return false };
         // A copy that waits has opened its files, and what is open on a volume is not there before that is mounted.
@@ -73,6 +75,14 @@ impl State {
         let blanks = self.pool.get_mut(&name)?;
         let at = blanks.iter().position(|blank| blank.parked.is_none())?;
         Some((name, blanks.swap_remove(at), zygote))
+    }
+
+    /// What is known of a template's zygote, if that is still this one.
+    pub(crate) fn engine_of(&self, name: &TemplateName, zygote: ZygoteId) -> Option<ZygoteFacts> {
+        match &self.templates.get(name)?.phase {
+            Phase::Ready(ZygoteRef { number, engine, .. }) if *number == zygote => Some(engine.clone()),
+            Phase::Ready(_) | Phase::Building { .. } | Phase::Lost | Phase::Idle => None,
+        }
     }
 
     /// Takes a blank out whose copy is beyond the share of its template.

@@ -9,7 +9,7 @@ use model::{BuildTimings, Image, Ready, SandboxState, TemplateFacts, TemplateSpe
 use sandbox::ProcessIdentity;
 use tokio::sync::oneshot;
 
-use super::{Blank, Parked, Readiness, State, ZygoteRef};
+use super::{Blank, CommandStreams, Parked, Readiness, State, ZygoteRef};
 use crate::{
     error::Error,
     records::{Draft, SandboxRecord, TemplateRecord},
@@ -299,7 +299,14 @@ fn a_blank_for_a_template_that_changed_meanwhile_is_given_back() {
 fn parked(state: &mut State, zygote: ZygoteId) -> Blank {
     let mut blank = blank(state, &record("a", "/t/layer").layers());
     let main = ProcessIdentity { pid: 2, start_ticks: 1 };
-    blank.parked = Some(Parked { zygote, start: state.new_start(), main, ended: oneshot::channel().1 });
+    blank.parked = Some(Parked {
+        zygote,
+        start: state.new_start(),
+        first: main,
+        ended: oneshot::channel().1,
+        is_program: true,
+        streams: CommandStreams::default(),
+    });
     blank
 }
 

@@ -18,12 +18,13 @@ use super::{
 };
 use crate::{
     error::{Context, Error},
-    image::{Kin, Locked, MemoryFiles, Orphan, Thread, Zombie},
+    image::{Command, Kin, Locked, MemoryFiles, Orphan, Thread, Zombie},
     observe::{
         access::Access,
         blame::{blame, blame_error},
         checks::{self, Paths},
         descriptors::{self, Holder},
+        kin::State,
         links, mappings, memory_files,
         objects::Objects,
         others::Strangers,
@@ -183,11 +184,14 @@ pub(super) fn gather(
     let mut given = Vec::with_capacity(ids.len());
     for (at, (target, (tasks, memory))) in targets.iter().zip(tasks.iter().zip(memory)).enumerate() {
         let mut own = Vec::new();
-        let kin = kin(targets, &ids, &zombies, &mut given, &mut own);
+        let kin = kin(spec, targets, &ids, &zombies, &mut given, &mut own);
         if at > 0 {
             own.extend(shared_with(target.pid, targets[target.parent].pid)?);
         }
-        each.push(gather_one(target, kin, tasks, &mut own)?);
+        let mut gathered = gather_one(target, kin, tasks, &mut own)?;
+        // Nothing else gives it a session.
+        gathered.session_leader |= at == 0 && spec.without_program;
+        each.push(gathered);
         objects.add_mapped(target.pid, &memory.lines)?;
         own.extend(Access::of(target.pid)?.check_rest(target.pid, &memory.lines)?);
         refusals.extend(if at == 0 { own } else { blame(target.pid, own) });
@@ -221,21 +225,32 @@ fn gather_one(target: &Target, kin: Kin, tasks: &[Task], refusals: &mut Vec<Refu
 
 /// Below which process another one is made again, and what of session and group it does not have from there. `given` are the groups that those before
 /// it have when they clone.
-fn kin(targets: &[Target], ids: &[Ids], ended: &[Zombie], given: &mut Vec<i32>, refusals: &mut Vec<Refusal>) -> Kin {
+fn kin(
+    spec: &CaptureSpec,
+    targets: &[Target],
+    ids: &[Ids],
+    ended: &[Zombie],
+    given: &mut Vec<i32>,
+    refusals: &mut Vec<Refusal>,
+) -> Kin {
     let at = given.len();
     let own = ids[at];
+    let command = match targets[at].state {
+        State::Command(place) => Some(Command { place: place as u32, label: spec.commands[place].label.clone() }),
+        State::Child | State::Zombie | State::Orphan => None,
+    };
     if at == 0 {
         given.push(own.group);
-        return Kin::default();
+        return Kin { command, ..Kin::default() };
     }
     let leads = own.session == own.pid;
     // A process that has lost its parent has its session from the leader of that, or from its number.
     let leader = ids[..at].iter().position(|other| other.pid == own.session);
     let follows_first = leads || own.session == ids[0].session;
-    let (parent, orphan) = match (targets[at].is_orphan, leader) {
-        (false, _) => (targets[at].parent, None),
-        (true, Some(leader)) => (leader, Some(Orphan { leader: None })),
-        (true, None) => (0, Some(Orphan { leader: (!follows_first).then_some(own.session) })),
+    let (parent, orphan) = match (targets[at].state, leader) {
+        (State::Child | State::Zombie | State::Command(_), _) => (targets[at].parent, None),
+        (State::Orphan, Some(leader)) => (leader, Some(Orphan { leader: None })),
+        (State::Orphan, None) => (0, Some(Orphan { leader: (!follows_first).then_some(own.session) })),
     };
     let temporary = orphan.as_ref().and_then(|orphan| orphan.leader);
     let is_taken =
@@ -251,7 +266,7 @@ fn kin(targets: &[Target], ids: &[Ids], ended: &[Zombie], given: &mut Vec<i32>, 
         refusals.push(Refusal::Group { group: own.group });
     }
     given.push(if leads_group { own.group } else { from_parent });
-    Kin { parent, orphan, joins: (!follows).then_some(own.group), ..Kin::default() }
+    Kin { parent, orphan, command, joins: (!follows).then_some(own.group), ..Kin::default() }
 }
 
 /// Refuses a process that shares with another one what copies have each for themselves (clone(2) without `CLONE_THREAD`).

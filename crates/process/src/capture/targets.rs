@@ -23,8 +23,7 @@ pub(super) struct Target {
     pub(super) pid: i32,
     /// The place of its parent.
     pub(super) parent: usize,
-    /// It has lost its parent.
-    pub(super) is_orphan: bool,
+    pub(super) state: State,
     pub(super) surroundings: Surroundings,
     pub(super) watched: Watched,
     /// Its mappings with their flags.
@@ -41,7 +40,7 @@ impl Target {
             true => (watches::find(pid)?, arrived(pid)?),
             false => (Watched::new(), Vec::new()),
         };
-        Ok((Self { pid, parent, is_orphan: state == State::Orphan, surroundings, watched, before }, refusals))
+        Ok((Self { pid, parent, state, surroundings, watched, before }, refusals))
     }
 }
 
@@ -63,7 +62,9 @@ pub(super) struct Held {
 /// Looks at all processes of the program while they run. Refuses what can be refused without stopping them, of all at once.
 pub(super) fn look(spec: &CaptureSpec) -> Result<Vec<Target>, Error> {
     let (mut targets, mut refusals) = (Vec::new(), Vec::new());
-    for relative in kin::find(spec.pid, spec.init)?.into_iter().filter(|relative| !relative.is_zombie()) {
+    for relative in
+        kin::find(spec.pid, spec.init, &spec.command_pids())?.into_iter().filter(|relative| !relative.is_zombie())
+    {
         if let Some((target, found)) = look_at(relative, spec)? {
             targets.push(target);
             refusals.extend(found);
@@ -101,7 +102,7 @@ pub(super) fn seize(spec: &CaptureSpec, mut targets: Vec<Target>) -> Result<Held
                 Err(error) => return Err(error),
             }
         }
-        let now = kin::find(spec.pid, spec.init)?;
+        let now = kin::find(spec.pid, spec.init, &spec.command_pids())?;
         let mut is_complete = true;
         for relative in now.iter().filter(|relative| !relative.is_zombie()) {
             if targets.iter().any(|target| target.pid == relative.pid) {
@@ -141,8 +142,7 @@ fn in_order(now: &[Relative], targets: Vec<Target>, stopped: Vec<Stopped>) -> Re
             return Err(Error::Unexpected { pid: relative.pid, what: "was not stopped".into() });
         };
         places[at] = held.targets.len();
-        let is_orphan = relative.state == State::Orphan;
-        held.targets.push(Target { parent, is_orphan, ..target });
+        held.targets.push(Target { parent, state: relative.state, ..target });
         held.stopped.push(stopped);
     }
     Ok(held)

@@ -13,15 +13,26 @@ pub struct StreamFile {
     pub ino: u64,
 }
 
-/// A standard stream of a sandbox.
+/// A standard stream, by its number: three of the process that the sandbox was started with, then three of each command that goes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stream {
-    /// Descriptor 0 at the program's start.
-    Stdin,
+pub struct Stream(u32);
+
+impl Stream {
+    /// Descriptor 0 of the sandbox's program at its start.
+    pub const STDIN: Self = Self(0);
     /// Descriptor 1.
-    Stdout,
+    pub const STDOUT: Self = Self(1);
     /// Descriptor 2.
-    Stderr,
+    pub const STDERR: Self = Self(2);
+
+    /// Descriptor `descriptor` (0 to 2) of a command at its start; `command` is its place in [`crate::CaptureSpec::commands`].
+    pub fn of_command(command: usize, descriptor: u32) -> Self {
+        Self(3 * (command as u32 + 1) + descriptor)
+    }
+
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// An open file and the descriptors that name it.

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use sys::remote::Range;
 
-use super::{Backing, Mapping, ProgramImage};
+use super::{Backing, FileKind, Mapping, ProgramImage};
 
 /// The end of what can be displaced: of user addresses with four-level page tables.
 const ADDRESSES: u64 = 1 << 47;
@@ -19,6 +19,8 @@ pub(crate) struct Tree {
     pub(crate) zombies: Vec<Zombie>,
     /// The first number for what is handed down.
     pub(crate) handed_from: i32,
+    /// The first process is not the sandbox's program, but one of what else ran in it.
+    pub(crate) without_program: bool,
 }
 
 /// One process.
@@ -35,6 +37,8 @@ pub(crate) struct Kin {
     pub(crate) parent: usize,
     /// It has lost its parent. Its place is below the process that has given it its session.
     pub(crate) orphan: Option<Orphan>,
+    /// It was started in the sandbox from outside, beside its program.
+    pub(crate) command: Option<Command>,
     /// The process group that it joins when its leader is there; none if it leads one or has that of its parent.
     pub(crate) joins: Option<i32>,
     /// Open files that an ancestor makes: the number by which it gets each, and its own descriptors, with their close-on-exec flags.
@@ -43,6 +47,15 @@ pub(crate) struct Kin {
     pub(crate) hands_down: Vec<(usize, i32)>,
     /// How far its memory lies in the zygote from where it belongs: the sum is taken modulo 2^47.
     pub(crate) displaced: u64,
+}
+
+/// A process that was started in the sandbox from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Command {
+    /// Its place among the commands, by which its streams are numbered.
+    pub(crate) place: u32,
+    /// What its caller knows of it.
+    pub(crate) label: String,
 }
 
 /// How a process comes to have the sandbox's init as its parent.
@@ -66,7 +79,12 @@ pub(crate) struct Zombie {
 impl Tree {
     /// A program of one process.
     pub(crate) fn of(image: ProgramImage) -> Self {
-        Self { members: vec![Member { image, kin: Kin::default() }], zombies: Vec::new(), handed_from: 0 }
+        Self {
+            members: vec![Member { image, kin: Kin::default() }],
+            zombies: Vec::new(),
+            handed_from: 0,
+            without_program: false,
+        }
     }
 
     pub(crate) fn first(&self) -> &ProgramImage {
@@ -94,6 +112,22 @@ impl Tree {
             at = self.members[at].kin.parent;
         }
         at == of
+    }
+
+    /// The commands, and what each is called in its sandbox.
+    pub(crate) fn commands(&self) -> impl Iterator<Item = (&Command, i32)> {
+        self.members.iter().filter_map(|member| Some((member.kin.command.as_ref()?, member.image.threads[0].tid)))
+    }
+
+    /// How many streams a copy is given: three of the first process, and three of each command up to the last that any process has one of.
+    pub(crate) fn streams(&self) -> usize {
+        let files = self.images().flat_map(|image| &image.files);
+        let had = files.filter_map(|file| match file.kind {
+            FileKind::Stream(stream) => Some(stream.number() / 3),
+            _ => None,
+        });
+        let last = had.chain(self.commands().map(|(command, _)| command.place + 1)).max().unwrap_or(0);
+        3 * (last as usize + 1)
     }
 
     /// The nearest process that both descend from, or are.

@@ -22,6 +22,8 @@ pub(crate) enum State {
     Child,
     /// Its parent has ended: it has the sandbox's init as its parent.
     Orphan,
+    /// It was started in the sandbox from outside: the place of it among the commands.
+    Command(usize),
     /// It has ended, and was not waited for.
     Zombie,
 }
@@ -32,11 +34,20 @@ impl Relative {
     }
 }
 
-/// The program `pid` and its descendants as they are now, each behind its parent. Behind them those that have lost their parents, which are the
-/// children of process `init`, with theirs; session leaders come first.
-pub(crate) fn find(pid: i32, init: Option<i32>) -> Result<Vec<Relative>, Error> {
-    let mut found = vec![Relative { pid, parent: 0, state: State::Child }];
+/// The program `pid` and its descendants as they are now, each behind its parent. Behind them the `commands`, and then those that have lost their
+/// parents, which are the children of process `init`, with theirs; session leaders come first.
+pub(crate) fn find(pid: i32, init: Option<i32>, commands: &[i32]) -> Result<Vec<Relative>, Error> {
+    let state = commands.iter().position(|command| *command == pid).map_or(State::Child, State::Command);
+    let mut found = vec![Relative { pid, parent: 0, state }];
     follow(&mut found, 0)?;
+    for (place, command) in commands.iter().enumerate().filter(|(_, command)| **command != pid) {
+        // The keeper is about to reap one that has ended.
+        if is_zombie(*command)? == Some(false) {
+            let from = found.len();
+            found.push(Relative { pid: *command, parent: 0, state: State::Command(place) });
+            follow(&mut found, from)?;
+        }
+    }
     let orphans = init.map_or(Ok(Vec::new()), children)?;
     let mut orphans: Vec<i32> = orphans.into_iter().filter(|orphan| *orphan != pid).collect();
     orphans.sort_by_key(|orphan| !remote::leads_session(*orphan).unwrap_or(false));
@@ -127,7 +138,7 @@ mod tests {
         let mut shell = Command::new("sh").args(["-c", "sleep 100 & (sleep 101 & wait) & wait"]).spawn().unwrap();
         let pid = shell.id() as i32;
         let found = loop {
-            let found = find(pid, None).unwrap();
+            let found = find(pid, None, &[]).unwrap();
             if found.len() == 4 {
                 break found;
             }

@@ -4,7 +4,7 @@ use base::limits::ROOT_CAPABILITIES;
 use sys::{namespace::CLOCK_TEXT_BYTES, xstate};
 
 use super::{
-    AT_ONCE, CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, GATE, Mailbox, PARKED, Transit, attributes,
+    AT_ONCE, CLONE_ARGS_BYTES, CloneArgs, FIRST_STREAM, Mailbox, PARKED, Transit, attributes,
     carried::{memory_attributes, queue_own, queue_signal, scheduling, thread_attributes, timers},
     clocks, clone_args, is_set_last, is_set_late, set_limit,
 };
@@ -385,13 +385,13 @@ fn receive_streams(script: &mut Script, transit: Transit, mailbox: &Mailbox) {
         let args = [from.into(), to.into(), libc::O_CLOEXEC.into()];
         script.call(libc::SYS_dup3, args, Check::Equal(i64::from(to)));
     };
-    for n in 0..3 {
+    for n in 0..transit.streams {
         move_up(script, FIRST_STREAM + n, transit.streams() + n);
     }
     // Without a gate something else has its number: what the program's descriptors are made with comes above, in both kinds of start.
     move_up(script, FIRST_STREAM, transit.gate());
     let at_once = mailbox.only(script, PARKED);
-    move_up(script, GATE, transit.gate());
+    move_up(script, FIRST_STREAM + transit.streams, transit.gate());
     script.land(at_once);
     script.call(libc::SYS_close_range, [0u64.into(), (transit.control - 1).into(), 0u64.into()], Check::Success);
 }

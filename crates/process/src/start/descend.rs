@@ -37,7 +37,7 @@ pub(super) fn place(copy: Copy<'_>, arena: &mut Arena, at: usize) -> Family {
     for child in tree.children(at) {
         let entry = copy.place(arena, child);
         let Member { image, kin } = &tree.members[child];
-        let made = (process_args(arena, image.threads[0].tid), entry);
+        let made = (process_args(arena, image.threads[0].tid, kin.command.is_some()), entry);
         match &kin.orphan {
             None => children.push(made),
             Some(orphan) => orphans.entry(orphan.leader).or_default().push(made),
@@ -48,7 +48,7 @@ pub(super) fn place(copy: Copy<'_>, arena: &mut Arena, at: usize) -> Family {
     let ended = tree.zombies.iter().filter(|zombie| zombie.parent == at);
     let zombies = ended.map(|zombie| {
         let entry = place_zombie(arena, zombie);
-        (zombie.pid, process_args(arena, zombie.pid), entry)
+        (zombie.pid, process_args(arena, zombie.pid, false), entry)
     });
     let zombies = zombies.collect();
     Family { children, zombies, helpers }
@@ -81,8 +81,10 @@ fn spare_number(tree: &Tree) -> i32 {
     threads.chain(kin).chain(tree.zombies.iter().map(|zombie| zombie.pid)).max().unwrap_or(0) + 1
 }
 
-fn process_args(arena: &mut Arena, pid: i32) -> u64 {
-    clone_args(arena, CloneArgs { exit_signal: libc::SIGCHLD as u64, tid: Some(pid), ..CloneArgs::default() })
+/// A process `beside` the one that clones it has the same parent, which is told of its end as of that one's.
+fn process_args(arena: &mut Arena, pid: i32, beside: bool) -> u64 {
+    let (flags, exit_signal) = if beside { (libc::CLONE_PARENT as u64, 0) } else { (0, libc::SIGCHLD as u64) };
+    clone_args(arena, CloneArgs { flags, exit_signal, tid: Some(pid), ..CloneArgs::default() })
 }
 
 /// A process that ends at once, as the source's did.

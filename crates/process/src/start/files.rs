@@ -265,7 +265,7 @@ impl<'a> Builder<'a> {
     fn stream(&mut self, stream: Stream, file: &OpenFile) {
         for (number, close_on_exec) in &file.numbers {
             let flags = if *close_on_exec { CLOSE_ON_EXEC } else { 0 };
-            self.call(libc::SYS_dup3, [(self.streams + stream as i32).into(), (*number).into(), flags.into()]);
+            self.call(libc::SYS_dup3, [(self.streams + stream.number() as i32).into(), (*number).into(), flags.into()]);
             self.numbers.0.insert(*number);
         }
     }

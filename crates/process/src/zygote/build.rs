@@ -17,7 +17,7 @@ use sys::{
 };
 
 use super::{
-    Zygote, ZygoteFacts,
+    CommandFacts, Zygote, ZygoteFacts,
     delta::{self, Base},
     faults,
     inherited::inherit,
@@ -27,7 +27,7 @@ use super::{
 use crate::{
     capture::{Capture, inject},
     error::{Context, Error},
-    image::{Member, ProgramImage, Tree},
+    image::{Command, Member, ProgramImage, Tree},
     script::{Arena, Arg, Check, Script},
     start::{self, ASIDE_BYTES, CopyMemory, HALF_BYTES, ROOM_BYTES, kind},
 };
@@ -313,6 +313,9 @@ fn finish(
         pid,
         main_tid: tree.first().threads[0].tid,
         processes: tree.members.len(),
+        commands: tree.commands().map(|(command, inside)| facts_of(command, inside)).collect(),
+        without_program: tree.without_program,
+        streams: tree.streams(),
         threads: tree.images().map(|image| image.threads.len()).sum(),
         mappings: tree.images().map(|image| image.mappings.len()).sum(),
         descriptors: tree.images().flat_map(|image| &image.files).map(|file| file.numbers.len()).sum(),
@@ -325,6 +328,10 @@ fn finish(
         clocks: tree.first().clocks,
     };
     Ok((Zygote::from_parts(facts, control), faults))
+}
+
+fn facts_of(Command { place, label }: &Command, inside: i32) -> CommandFacts {
+    CommandFacts { place: *place, inside, label: label.clone() }
 }
 
 /// Copies inherit it with the memory that it is about. A branch has that of the older zygote: without one the program has this process's.

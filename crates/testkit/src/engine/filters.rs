@@ -80,6 +80,8 @@ pub fn outside_of_a_sandbox() -> Result<()> {
         earlier_arena: None,
         mount_points: Vec::new(),
         volumes: Vec::new(),
+        commands: Vec::new(),
+        without_program: false,
         started: Vec::new(),
         memory_files: None,
     };

@@ -30,7 +30,7 @@ pub const CAPTURE: &str = "--capture";
 pub fn capture_for_ever(arguments: &[&str]) -> Result<()> {
     let [pid, start, end] = arguments else { anyhow::bail!("{CAPTURE} PID START END") };
     let arena = Arena { start: start.parse()?, end: end.parse()? };
-    let streams = [(0, Stream::Stdin), (1, Stream::Stdout)].map(|(number, stream)| {
+    let streams = [(0, Stream::STDIN), (1, Stream::STDOUT)].map(|(number, stream)| {
         let status = std::fs::metadata(format!("/proc/{pid}/fd/{number}"))?;
         anyhow::Ok((StreamFile { dev: status.dev(), ino: status.ino() }, stream))
     });
@@ -42,6 +42,8 @@ pub fn capture_for_ever(arguments: &[&str]) -> Result<()> {
         earlier_arena: Some(arena),
         mount_points: Vec::new(),
         volumes: Vec::new(),
+        commands: Vec::new(),
+        without_program: false,
         started: Vec::new(),
         memory_files: None,
     };

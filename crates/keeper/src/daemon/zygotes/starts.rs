@@ -16,13 +16,16 @@
 //! The driver performs: it takes a start with [`Starts::next`], asks the zygote, and calls [`Starts::asked`]. It passes on what the zygote
 //! reports. `F` is what a queued start brings along, and `G` is the gate of a parked copy. If a gate is dropped, its copy ends.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::OwnedFd,
+};
 
 use base::id::{SandboxId, StartId};
 use sandbox::ProcessIdentity;
 
 use super::super::answer::{Answer, Ticket};
-use crate::protocol::{Failed, Forked, Status};
+use crate::protocol::{Failed, Forked, ForkedCommand, Released, Status};
 
 /// Starts that one zygote works on at a time. Their messages and reports stay well below the socket buffers, so neither side ever blocks.
 pub(super) const REQUESTED_MAX: usize = 32;
@@ -57,7 +60,7 @@ enum Phase<G> {
     /// Its copy will wait at the gate.
     Parking { ticket: Ticket<Forked>, sandbox: SandboxId, gate: G },
     /// Its gate was opened.
-    Released { ticket: Ticket<()>, copy: ProcessIdentity },
+    Released { ticket: Ticket<Released>, sandbox: SandboxId, copy: ProcessIdentity },
 }
 
 impl<G> Phase<G> {
@@ -80,6 +83,7 @@ impl<G> Phase<G> {
 /// A copy that waits at its gate.
 #[derive(Debug)]
 struct Parked<G> {
+    sandbox: SandboxId,
     copy: ProcessIdentity,
     gate: G,
 }
@@ -139,12 +143,12 @@ impl<F, G> Starts<F, G> {
             Err(failed) => return Some(phase.fail(failed)),
         };
         match phase {
-            Phase::Parking { ticket, gate, .. } => {
-                self.parked.insert(start, Parked { copy: process, gate });
-                Some(ticket.done(Forked { process, inside: 0 }))
+            Phase::Parking { ticket, sandbox, gate } => {
+                self.parked.insert(start, Parked { sandbox, copy: process, gate });
+                Some(ticket.done(Forked::alone(process, 0)))
             }
             // The helper reports the fork and the copy reports that it is ready. These are two processes: either may be first.
-            Phase::Starting { ticket, ready: true, .. } => Some(ticket.done(Forked { process, inside: 0 })),
+            Phase::Starting { ticket, ready: true, .. } => Some(ticket.done(Forked::alone(process, 0))),
             Phase::Starting { ticket, sandbox, ready: false, .. } => {
                 let phase = Phase::Starting { ticket, sandbox, copy: Some(process), ready: false };
                 self.requested.insert(start, phase);
@@ -157,11 +161,28 @@ impl<F, G> Starts<F, G> {
         }
     }
 
-    /// A copy has gone on in the program.
-    pub(super) fn ready(&mut self, start: StartId) -> Option<Answer> {
+    /// The sandbox and the first process of a copy that is about to go on.
+    pub(super) fn copy_of(&self, start: StartId) -> Option<(SandboxId, i32)> {
+        match self.requested.get(&start)? {
+            Phase::Starting { sandbox, copy: Some(copy), .. } | Phase::Released { sandbox, copy, .. } => {
+                Some((sandbox.clone(), copy.pid))
+            }
+            Phase::Starting { copy: None, .. } | Phase::Parking { .. } => None,
+        }
+    }
+
+    /// A copy has gone on in the program, with these commands and their pidfds.
+    pub(super) fn ready(
+        &mut self,
+        start: StartId,
+        commands: Vec<ForkedCommand>,
+        pidfds: Vec<OwnedFd>,
+    ) -> Option<Answer> {
         match self.requested.remove(&start)? {
-            Phase::Starting { ticket, copy: Some(process), .. } => Some(ticket.done(Forked { process, inside: 0 })),
-            Phase::Released { ticket, .. } => Some(ticket.done(())),
+            Phase::Starting { ticket, copy: Some(process), .. } => {
+                Some(ticket.done_with(Forked { process, inside: 0, commands }, pidfds))
+            }
+            Phase::Released { ticket, .. } => Some(ticket.done_with(Released { commands }, pidfds)),
             Phase::Starting { ticket, sandbox, copy: None, .. } => {
                 let phase = Phase::Starting { ticket, sandbox, copy: None, ready: true };
                 self.requested.insert(start, phase);
@@ -181,11 +202,11 @@ impl<F, G> Starts<F, G> {
     }
 
     /// Releases a parked copy. The caller opens the gate; if that fails, it calls [`Self::failed`].
-    pub(super) fn release(&mut self, start: StartId, ticket: Ticket<()>) -> Result<G, Answer> {
-        let Some(Parked { copy, gate }) = self.parked.remove(&start) else {
+    pub(super) fn release(&mut self, start: StartId, ticket: Ticket<Released>) -> Result<G, Answer> {
+        let Some(Parked { sandbox, copy, gate }) = self.parked.remove(&start) else {
             return Err(ticket.fail(Failed::step("the copy that was forked ahead has ended")));
         };
-        self.requested.insert(start, Phase::Released { ticket, copy });
+        self.requested.insert(start, Phase::Released { ticket, sandbox, copy });
         Ok(gate)
     }
 

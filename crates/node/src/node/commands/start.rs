@@ -83,8 +83,8 @@ impl Node {
         if command.tty && !command.env.iter().any(|(name, _)| name == "TERM") {
             command.env.push(("TERM".to_owned(), "xterm-256color".to_owned()));
         }
-        let meta = meta(id, &key, &request, (&account.name, &command.cwd), foreground);
-        let Stdio { process, starting } = self.hold_streams(&meta, init.pid, &request).await?;
+        let mut meta = meta(id, &key, &request, (&account.name, &command.cwd), foreground);
+        let Stdio { process, starting } = self.hold_streams(&mut meta, init.pid, &request).await?;
         let (node, of) = (Arc::clone(self), id.clone());
         let spawn = async move {
             let [stdin, stdout, stderr] = &process;
@@ -111,7 +111,7 @@ impl Node {
         spawned: Spawned,
         starting: Starting,
     ) -> Result<Begun> {
-        let Spawned { process, inside, pidfd, ended } = spawned;
+        let Spawned { process, inside, pidfd, ended, .. } = spawned;
         let pidfd = pidfd.ok_or(std::io::ErrorKind::InvalidData).doing("take the process of the command")?;
         let process = Process { inside, outside: process.pid, start_ticks: process.start_ticks };
         let events = starting.begin(process, &pidfd).await.map_err(failed("hand over the command"))?;
@@ -127,7 +127,7 @@ impl Node {
     }
 
     /// Makes the streams and hands our ends to the holder.
-    async fn hold_streams(&self, meta: &Meta, init: i32, request: &CommandSpec) -> Result<Stdio> {
+    async fn hold_streams(&self, meta: &mut Meta, init: i32, request: &CommandSpec) -> Result<Stdio> {
         if let Some(size) = request.terminal {
             let (master, slave) = terminal::open_sized(init, size)?;
             let starting = self.hold(meta, &[master.as_fd()], None).await?;
@@ -137,6 +137,7 @@ impl Node {
         let (stdin_read, stdin_write) = pipe()?;
         let (stdout_read, stdout_write) = pipe()?;
         let (stderr_read, stderr_write) = pipe()?;
+        meta.streams = files_of([&stdin_read, &stdout_write, &stderr_write])?;
         // Without input, the other end closes here: the command reads end of file at once.
         let input = request.stdin.then(|| stdin_write.as_fd());
         let starting = self.hold(meta, &[stdout_read.as_fd(), stderr_read.as_fd()], input).await?;
@@ -144,7 +145,12 @@ impl Node {
     }
 
     /// The holder is started if there is none.
-    async fn hold(&self, meta: &Meta, outputs: &[BorrowedFd<'_>], input: Option<BorrowedFd<'_>>) -> Result<Starting> {
+    pub(super) async fn hold(
+        &self,
+        meta: &Meta,
+        outputs: &[BorrowedFd<'_>],
+        input: Option<BorrowedFd<'_>>,
+    ) -> Result<Starting> {
         let holder = self.holder.client();
         let held = match holder.hold(meta, outputs, input).await {
             // It may have been about to end, because it was idle.
@@ -158,7 +164,7 @@ impl Node {
     }
 
     /// On kernels that keep no status, the keeper's word is all there is.
-    fn report_end(self: &Arc<Self>, key: &str, ended: oneshot::Receiver<protocol::Status>) {
+    pub(super) fn report_end(self: &Arc<Self>, key: &str, ended: oneshot::Receiver<protocol::Status>) {
         let (node, key) = (Arc::clone(self), key.to_owned());
         tokio::spawn(async move {
             let status = match ended.await {
@@ -216,7 +222,17 @@ fn meta(id: &SandboxId, key: &str, request: &CommandSpec, (user, cwd): (&str, &s
         started_ms: now_ms(),
         deadline_ns: request.timeout_ms.map(|ms| monotonic_ns().saturating_add(ms * 1_000_000)),
         timeout_ms: request.timeout_ms,
+        streams: Vec::new(),
     }
+}
+
+/// The files that a process has as its streams. Both ends of a pipe are one file.
+pub(super) fn files_of(streams: [&OwnedFd; 3]) -> Result<Vec<(u64, u64)>> {
+    let file = |end: &OwnedFd| {
+        let status = rustix::fs::fstat(end).doing("look at a stream")?;
+        Ok((status.st_dev, status.st_ino))
+    };
+    streams.into_iter().map(file).collect()
 }
 
 fn check_request(request: &CommandSpec) -> Result<()> {
@@ -230,6 +246,6 @@ fn check_request(request: &CommandSpec) -> Result<()> {
     Ok(())
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     pipe_with(PipeFlags::CLOEXEC).doing("make a pipe")
 }

@@ -38,6 +38,7 @@ mod tag {
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Others {
     handed_from: i32,
+    without_program: bool,
     /// Of the first process.
     kin: Kin,
     members: Vec<Encoded>,
@@ -55,16 +56,18 @@ struct Encoded {
 /// The sections of a program.
 pub(super) fn of(tree: &Tree) -> Result<Vec<Section>, StateError> {
     let mut sections = of_image(tree.first())?;
-    if !tree.is_single() {
-        let encoded = |member: &Member| -> Result<Encoded, StateError> {
-            let image =
-                postcard::to_stdvec(&(&member.image, of_image(&member.image)?)).map_err(StateError::Encoding)?;
-            Ok(Encoded { kin: member.kin.clone(), image })
-        };
-        let members = tree.members[1..].iter().map(encoded).collect::<Result<_, _>>()?;
-        let (kin, zombies) = (tree.members[0].kin.clone(), tree.zombies.clone());
-        put(&mut sections, tag::OTHERS, &Others { handed_from: tree.handed_from, kin, members, zombies })?;
-    }
+    let encoded = |member: &Member| -> Result<Encoded, StateError> {
+        let image = postcard::to_stdvec(&(&member.image, of_image(&member.image)?)).map_err(StateError::Encoding)?;
+        Ok(Encoded { kin: member.kin.clone(), image })
+    };
+    let others = Others {
+        handed_from: tree.handed_from,
+        without_program: tree.without_program,
+        kin: tree.members[0].kin.clone(),
+        members: tree.members[1..].iter().map(encoded).collect::<Result<_, _>>()?,
+        zombies: tree.zombies.clone(),
+    };
+    put(&mut sections, tag::OTHERS, &others)?;
     Ok(sections)
 }
 
@@ -73,8 +76,9 @@ pub(super) fn apply(sections: Vec<Section>, tree: &mut Tree) -> Result<(), State
     let (others, own): (Vec<Section>, Vec<Section>) = sections.into_iter().partition(|one| one.tag == tag::OTHERS);
     apply_to_image(own, &mut tree.members[0].image)?;
     for Section { bytes, .. } in others {
-        let Others { handed_from, kin, members, zombies } = get(&bytes)?;
-        (tree.handed_from, tree.members[0].kin, tree.zombies) = (handed_from, kin, zombies);
+        let Others { handed_from, without_program, kin, members, zombies } = get(&bytes)?;
+        (tree.handed_from, tree.without_program, tree.members[0].kin) = (handed_from, without_program, kin);
+        tree.zombies = zombies;
         for Encoded { kin, image } in members {
             let (mut image, sections): (ProgramImage, Vec<Section>) = get(&image)?;
             apply_to_image(sections, &mut image)?;

@@ -65,10 +65,21 @@ fn kin_is_sound(tree: &Tree) -> bool {
     const SIGNAL: i32 = 0x7f;
     let parents = tree.members.iter().map(|member| member.kin.parent).enumerate();
     let first = &tree.members[0].kin;
-    *first == Kin { hands_down: first.hands_down.clone(), ..Kin::default() }
+    *first == Kin { hands_down: first.hands_down.clone(), command: first.command.clone(), ..Kin::default() }
         && tree.members.len() + tree.zombies.len() <= limits::PROCESSES_MAX
         && parents.skip(1).all(|(at, parent)| parent < at)
+        && commands_are_sound(tree)
         && tree.zombies.iter().all(|zombie| zombie.parent < tree.members.len() && zombie.status & SIGNAL <= 64)
+}
+
+/// Each has a place of its own, and a copy of them is given no more streams than one message takes.
+fn commands_are_sound(tree: &Tree) -> bool {
+    let mut places: Vec<u32> = tree.commands().map(|(command, _)| command.place).collect();
+    places.sort_unstable();
+    let is_beside = |kin: &Kin| kin.command.is_none() || kin.parent == 0 && kin.orphan.is_none();
+    places.is_sorted_by(|a, b| a < b)
+        && tree.members.iter().all(|member| is_beside(&member.kin))
+        && tree.streams() <= 3 * (limits::FORKED_COMMANDS_MAX + 1)
 }
 
 /// No two processes have memory at one place of the zygote, nor one where a process above it has some.

@@ -50,7 +50,7 @@ fn perform(starts: &mut TestStarts, step: Step) -> Option<Answer> {
     match step {
         Step::Forked => starts.forked(START, Ok(COPY)),
         Step::Unwatchable => starts.forked(START, Err(Failed::step("it cannot be watched"))),
-        Step::Ready => starts.ready(START),
+        Step::Ready => starts.ready(START, Vec::new(), Vec::new()),
         Step::Failed => starts.failed(START, Failed::step("a step")),
         Step::Ended => starts.process_ended(COPY.pid, Status::Code(1)),
         Step::Release => starts.release(START, Ticket::new(RELEASES)).err(),
