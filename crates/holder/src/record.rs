@@ -97,9 +97,12 @@ pub struct Meta {
     pub deadline_ns: Option<u64>,
     /// How much time it had, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// Device and inode of its standard input, output and error at its start, as its process has them; none of a terminal.
+    /// Device and inode of its standard input, output and error at its start, as its process has them; of a terminal once.
     #[serde(default)]
     pub streams: Vec<(u64, u64)>,
+    /// The number of its terminal in its sandbox.
+    #[serde(default)]
+    pub terminal_number: Option<u32>,
 }
 
 impl Meta {

@@ -17,6 +17,7 @@ pub(crate) mod places;
 mod privileges;
 mod state;
 pub(crate) mod table;
+mod terminal;
 mod threads;
 mod timers;
 mod tree;
@@ -43,6 +44,7 @@ use sys::{
     ptrace::SignalInfo,
     remote::{Affinity, Range},
 };
+pub(crate) use terminal::Terminal;
 #[cfg(test)]
 pub(crate) use threads::no_registers;
 use threads::signals;
@@ -118,6 +120,9 @@ pub(crate) struct ProgramImage {
     pub(crate) privileges: Privileges,
     #[serde(skip)]
     pub(crate) connections: Vec<Connection>,
+    /// Of a session leader.
+    #[serde(skip)]
+    pub(crate) terminal: Option<Terminal>,
 }
 
 impl ProgramImage {

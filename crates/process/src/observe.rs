@@ -28,5 +28,6 @@ pub(crate) mod root;
 mod search;
 mod sockets;
 pub(crate) mod sort;
+pub(crate) mod terminal;
 pub(crate) mod wall;
 pub(crate) mod watches;

@@ -81,6 +81,8 @@ pub enum Refusal {
         "descriptor {fd} is a timer that was cancelled because the clock was set, which the program has not read yet: try again"
     )]
     CancelledTimer { fd: i32 },
+    #[error("its session has a controlling terminal whose other side is not known: start it without one")]
+    ControllingTerminal,
     #[error("descriptor {fd} is a terminal")]
     Terminal { fd: i32 },
     #[error("descriptor {fd} is a device: {path}")]

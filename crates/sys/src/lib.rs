@@ -29,6 +29,7 @@ pub mod share;
 pub mod sockets;
 pub mod stub;
 pub mod tcp;
+pub mod terminal;
 pub mod tree;
 pub mod uffd;
 pub mod xstate;

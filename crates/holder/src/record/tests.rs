@@ -16,6 +16,7 @@ fn meta() -> Meta {
         deadline_ns: None,
         timeout_ms: None,
         streams: Vec::new(),
+        terminal_number: None,
     }
 }
 

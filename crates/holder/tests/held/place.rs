@@ -133,6 +133,7 @@ fn meta(key: &str, stdin: bool) -> Meta {
         deadline_ns: None,
         timeout_ms: None,
         streams: Vec::new(),
+        terminal_number: None,
     }
 }
 

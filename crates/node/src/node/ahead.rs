@@ -26,7 +26,7 @@ impl Node {
     pub(super) async fn park(&self, blank: &mut Blank, zygote: ZygoteId, engine: &ZygoteFacts) -> Result<()> {
         let start = self.state().new_start();
         let output = &*blank.output;
-        let (theirs, streams) = self.make_streams(engine, [&self.host.null, output, output])?;
+        let (theirs, streams) = self.make_streams(engine, blank.init.pid, [&self.host.null, output, output])?;
         let park = ParkCopy { zygote, sandbox: blank.id.clone(), start };
         let Spawned { process: first, ended, .. } = self.keepers.call(park, theirs.iter().collect()).await?;
         blank.parked = Some(Parked { zygote, start, first, ended, is_program: !engine.without_program, streams });

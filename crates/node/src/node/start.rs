@@ -430,7 +430,7 @@ impl Node {
         blank: &Blank,
     ) -> Result<Running> {
         let output = &*blank.output;
-        let (theirs, streams) = self.make_streams(engine, [&self.host.null, output, output])?;
+        let (theirs, streams) = self.make_streams(engine, blank.init.pid, [&self.host.null, output, output])?;
         let start = self.state().new_start();
         let interpreter = match interpreter {
             Interpreter::InProcess => protocol::Interpreter::InProcess,

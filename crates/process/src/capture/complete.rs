@@ -131,6 +131,7 @@ fn complete(
         own_affinity: remote::affinity(0).of("read affinity", pid)?,
         session_leader: gathered.session_leader,
         process_group_leader: gathered.process_group_leader,
+        terminal: gathered.terminal,
         vdso: classified.vdso,
         memory_files: MemoryFiles::new(),
         extended: extended_registers(answers.permitted, pid)?,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::{Context, Error},
-    image::{Command, Kin, Locked, MemoryFiles, Orphan, Thread, Zombie},
+    image::{Command, Kin, Locked, MemoryFiles, Orphan, Stream, StreamFile, Terminal, Thread, Zombie},
     observe::{
         access::Access,
         blame::{blame, blame_error},
@@ -28,7 +28,7 @@ use crate::{
         links, mappings, memory_files,
         objects::Objects,
         others::Strangers,
-        wall,
+        terminal, wall,
     },
     refusal::Refusal,
     stop::{
@@ -151,6 +151,7 @@ pub(super) struct Gathered {
     pub(super) seen: Vec<Seen>,
     pub(super) session_leader: bool,
     pub(super) process_group_leader: bool,
+    pub(super) terminal: Option<Terminal>,
     pub(super) places: Paths,
     pub(super) kin: Kin,
 }
@@ -188,7 +189,7 @@ pub(super) fn gather(
         if at > 0 {
             own.extend(shared_with(target.pid, targets[target.parent].pid)?);
         }
-        let mut gathered = gather_one(target, kin, tasks, &mut own)?;
+        let mut gathered = gather_one(target, kin, tasks, &spec.streams, &mut own)?;
         // Nothing else gives it a session.
         gathered.session_leader |= at == 0 && spec.without_program;
         each.push(gathered);
@@ -211,7 +212,13 @@ pub(super) fn gather(
     Ok(GatheredAll { each, common: Common { files, contents, wall_timers }, objects, memory_files, strangers, zombies })
 }
 
-fn gather_one(target: &Target, kin: Kin, tasks: &[Task], refusals: &mut Vec<Refusal>) -> Result<Gathered, Error> {
+fn gather_one(
+    target: &Target,
+    kin: Kin,
+    tasks: &[Task],
+    streams: &[(StreamFile, Stream)],
+    refusals: &mut Vec<Refusal>,
+) -> Result<Gathered, Error> {
     let pid = target.pid;
     // Between the first look and the stop it may have changed.
     refusals.extend(checks::threads_again(pid, tasks)?);
@@ -220,7 +227,15 @@ fn gather_one(target: &Target, kin: Kin, tasks: &[Task], refusals: &mut Vec<Refu
     let seen = seen.collect::<Result<_, _>>()?;
     let session_leader = remote::leads_session(pid).of("read the session", pid)?;
     let process_group_leader = remote::leads_process_group(pid).of("read the process group", pid)?;
-    Ok(Gathered { seen, session_leader, process_group_leader, places, kin })
+    let terminal = match session_leader.then(|| terminal::read(pid, streams)).transpose()? {
+        Some(Ok(terminal)) => terminal,
+        Some(Err(refusal)) => {
+            refusals.push(refusal);
+            None
+        }
+        None => None,
+    };
+    Ok(Gathered { seen, session_leader, process_group_leader, terminal, places, kin })
 }
 
 /// Below which process another one is made again, and what of session and group it does not have from there. `given` are the groups that those before

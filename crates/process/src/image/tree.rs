@@ -126,6 +126,8 @@ impl Tree {
             FileKind::Stream(stream) => Some(stream.number() / 3),
             _ => None,
         });
+        let terminals = self.images().filter_map(|image| image.terminal.as_ref());
+        let had = had.chain(terminals.map(|terminal| terminal.stream.number() / 3));
         let last = had.chain(self.commands().map(|(command, _)| command.place + 1)).max().unwrap_or(0);
         3 * (last as usize + 1)
     }

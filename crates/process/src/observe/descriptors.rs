@@ -31,7 +31,7 @@ use crate::{
         gone,
         listed::{Listed, bracketed, list},
         objects::{self, Objects},
-        owners, registered, sockets as unix,
+        owners, registered, sockets as unix, terminal,
         watches::{self, Watched},
     },
     refusal::Refusal,
@@ -362,10 +362,12 @@ impl<'a> Reader<'a> {
         let path = String::from_utf8_lossy(&listed.link).into_owned();
         // What only names a file is none of these itself.
         if (kind.is_char_device() || kind.is_block_device()) && listed.flags & libc::O_PATH == 0 {
-            if listed.link.starts_with(b"/dev/pts/") || listed.link.starts_with(b"/dev/tty") {
+            // It stands for the controlling terminal of who opens it.
+            let own = listed.link == b"/dev/tty" && terminal::has_one(self.pid)?;
+            if !own && (listed.link.starts_with(b"/dev/pts/") || listed.link.starts_with(b"/dev/tty")) {
                 return Ok(Err(Refusal::Terminal { fd }));
             }
-            if !DEVICES.contains(&listed.link.as_slice()) {
+            if !own && !DEVICES.contains(&listed.link.as_slice()) {
                 return Ok(Err(Refusal::Device { fd, path }));
             }
         }

@@ -13,7 +13,7 @@ use crate::{
     script::{Arena, Check, Script, sigframe},
     start::{
         descend::{self, Family},
-        files, kind, memory_files, seal, working_set,
+        files, kind, memory_files, seal, terminal, working_set,
     },
 };
 
@@ -103,6 +103,7 @@ impl Copy<'_> {
         if !leads_session {
             lead(script, image);
         }
+        terminal::take(arena, script, image, transit);
     }
 
     /// Adds what is made as the program's user, and the gate; gives the steps that arm timers.
@@ -196,7 +197,7 @@ impl Copy<'_> {
             queue_signal(arena, script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
         }
         limits(arena, script, image, |resource| is_set_last(resource, image));
-        descend::meet(self, script, at);
+        descend::meet(self, arena, script, at);
         if at == 0 {
             let nothing = arena.words(&[0, 0]);
             mailbox.report(arena, script, kind::READY, nothing);

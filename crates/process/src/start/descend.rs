@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use sys::remote::Range;
 
 use super::{
-    ASIDE_BYTES, CLONE_ARGS_BYTES, CloneArgs, HALF_BYTES, clone_args, copy::Copy, set_layout as tell_layout, vdso_aside,
+    ASIDE_BYTES, CLONE_ARGS_BYTES, CloneArgs, HALF_BYTES, clone_args, copy::Copy, set_layout as tell_layout, terminal,
+    vdso_aside,
 };
 use crate::{
     image::{Member, ProgramImage, Tree, Zombie, places},
@@ -301,7 +302,7 @@ pub(super) fn make_common_page(copy: Copy<'_>, script: &mut Script) {
 
 /// Adds the waiting of all processes until the last has come here. Then each that has to joins its group, whose leader is there by now, and all wait
 /// once more.
-pub(super) fn meet(copy: Copy<'_>, script: &mut Script, at: usize) {
+pub(super) fn meet(copy: Copy<'_>, arena: &mut Arena, script: &mut Script, at: usize) {
     let [arriving, closed, joining] = [0, 8, 16].map(|offset| copy.common + offset);
     if copy.tree.members.len() == 1 {
         return;
@@ -316,6 +317,8 @@ pub(super) fn meet(copy: Copy<'_>, script: &mut Script, at: usize) {
     if let Some(group) = copy.tree.members[at].kin.joins {
         script.call(libc::SYS_setpgid, [0u64.into(), group.into()], Check::Success);
     }
+    // Leaders of groups lead them since they came to be.
+    terminal::set_foreground(arena, script, &copy.tree.members[at].image, copy.transit);
     script.count_down(joining);
     script.wait_zero(joining);
 }

@@ -1,6 +1,6 @@
 //! Commands in captures: those that run in a sandbox are captured with its program, or in its place if it has none.
 //!
-//! The engine carries what a copy has to know of a command as a label: the head of its record. Commands with a terminal are not captured.
+//! The engine carries what a copy has to know of a command as a label: the head of its record.
 
 use base::{id::SandboxId, limits::FORKED_COMMANDS_MAX};
 use holder::{Entry, Meta};
@@ -36,10 +36,8 @@ impl Node {
     /// Nothing for a sandbox in which nothing runs that can be captured.
     pub(in crate::node) async fn along(&self, record: &SandboxRecord) -> Result<Option<Along>> {
         let entries = self.entries(&record.id).await?;
-        let (running, ended): (Vec<&Entry>, Vec<&Entry>) = entries
-            .iter()
-            .filter(|entry| !entry.meta.terminal)
-            .partition(|entry| entry.end.is_none() && identity(entry).is_alive());
+        let runs = |entry: &&Entry| entry.end.is_none() && identity(entry).is_alive();
+        let (running, ended): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(runs);
         if running.len() > FORKED_COMMANDS_MAX {
             let refusal = format!("{} commands run in it, and {FORKED_COMMANDS_MAX} can go along", running.len());
             return Err(Error::CannotFork { what: Forked::Sandbox(record.id.clone()), refusals: vec![refusal] });
@@ -89,9 +87,13 @@ fn label(meta: &Meta) -> Result<String> {
     serde_json::to_string(&copy).doing("describe a command")
 }
 
-/// What a label says; in sandbox `id`, under a key of its own.
-pub(super) fn of_label(label: &str, id: &SandboxId, key: &str) -> Result<Meta> {
-    let meta: Meta = serde_json::from_str(label).doing("read the description of a command")?;
+/// What a label says.
+pub(super) fn of_label(label: &str) -> Result<Meta> {
+    serde_json::from_str(label).doing("read the description of a command")
+}
+
+/// The command in a copy that goes on now, under a key of its own.
+pub(super) fn in_copy(meta: Meta, id: &SandboxId, key: String) -> Meta {
     let deadline_ns = meta.timeout_ms.map(|ms| monotonic_ns().saturating_add(ms.saturating_mul(1_000_000)));
-    Ok(Meta { key: key.to_owned(), sandbox: id.to_string(), deadline_ns, ..meta })
+    Meta { key, sandbox: id.to_string(), deadline_ns, ..meta }
 }

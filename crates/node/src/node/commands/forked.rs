@@ -15,8 +15,9 @@ use process::{CommandFacts, ZygoteFacts};
 use rustix::io::Errno;
 
 use super::{
-    along::of_label,
-    start::{files_of, pipe},
+    along::{in_copy, of_label},
+    start::{file_of, pipe},
+    terminal,
 };
 use crate::{
     error::{Context, Result},
@@ -32,33 +33,36 @@ const PASSES_MAX: usize = 20;
 #[derive(Debug, Default)]
 pub(crate) struct CommandStreams(Vec<Made>);
 
+/// Of one command.
 #[derive(Debug)]
 struct Made {
     place: u32,
-    label: String,
-    input: OwnedFd,
-    outputs: [OwnedFd; 2],
+    /// As it will be held, but for its sandbox, key and time.
+    meta: Meta,
+    input: Option<OwnedFd>,
+    outputs: Vec<OwnedFd>,
 }
 
 impl Node {
-    /// Makes the streams of a copy's commands. Also: the ends that the copy gets, behind `program`'s, in the order of their numbers.
+    /// Makes the streams of a copy's commands, whose sandbox has pid 1 `init`. Also: the ends that the copy gets, behind `program`'s, in the order
+    /// of their numbers.
     pub(in crate::node) fn make_streams(
         &self,
         zygote: &ZygoteFacts,
+        init: i32,
         program: [&OwnedFd; STREAMS],
     ) -> Result<(Vec<OwnedFd>, CommandStreams)> {
-        let share = |file: &OwnedFd| file.try_clone().doing("share a stream");
         let mut theirs = program.into_iter().map(share).collect::<Result<Vec<_>>>()?;
         let mut ours = CommandStreams::default();
         for place in 0..(zygote.streams / STREAMS).saturating_sub(1) as u32 {
-            let Some(CommandFacts { label, .. }) = zygote.commands.iter().find(|command| command.place == place) else {
+            let Some(command) = zygote.commands.iter().find(|command| command.place == place) else {
                 // It has ended. What it has left behind can write to its streams, and nothing reads that.
                 theirs.extend([share(&self.host.null)?, share(&self.host.null)?, share(&self.host.null)?]);
                 continue;
             };
-            let [(input_read, input), (output, output_write), (errors, errors_write)] = [pipe()?, pipe()?, pipe()?];
-            theirs.extend([input_read, output_write, errors_write]);
-            ours.0.push(Made { place, label: label.clone(), input, outputs: [output, errors] });
+            let (streams, made) = make_of(command, init)?;
+            theirs.extend(streams);
+            ours.0.push(made);
         }
         Ok((theirs, ours))
     }
@@ -68,16 +72,12 @@ impl Node {
         self: &Arc<Self>,
         id: &SandboxId,
         CommandStreams(streams): CommandStreams,
-        spawned: Vec<SpawnedCommand>,
+        mut spawned: Vec<SpawnedCommand>,
     ) -> Result<()> {
-        let mut spawned = spawned;
-        for Made { place, label, input, outputs } in streams {
+        for Made { place, meta, input, outputs } in streams {
             let at = spawned.iter().position(|command| command.place == place);
             let at = at.ok_or(std::io::ErrorKind::NotFound).doing("find a command of the copy")?;
-            let key = format!("exec-{}", random_suffix());
-            let [output, errors] = &outputs;
-            let streams = files_of([&input, output, errors])?;
-            let meta = Meta { streams, ..of_label(&label, id, &key)? };
+            let meta = in_copy(meta, id, format!("exec-{}", random_suffix()));
             self.hold_one(id, meta, (input, outputs), spawned.swap_remove(at)).await?;
         }
         Ok(())
@@ -87,14 +87,13 @@ impl Node {
         self: &Arc<Self>,
         id: &SandboxId,
         meta: Meta,
-        (input, outputs): (OwnedFd, [OwnedFd; 2]),
+        (input, outputs): (Option<OwnedFd>, Vec<OwnedFd>),
         spawned: SpawnedCommand,
     ) -> Result<()> {
         let SpawnedCommand { inside, process, pidfd, ended, .. } = spawned;
         let guard = self.holder.begin_start(&meta.key);
-        let [output, errors] = &outputs;
-        let given = meta.stdin.then(|| input.as_fd());
-        let starting = self.hold(&meta, &[output.as_fd(), errors.as_fd()], given).await?;
+        let lent: Vec<_> = outputs.iter().map(AsFd::as_fd).collect();
+        let starting = self.hold(&meta, &lent, input.as_ref().map(AsFd::as_fd)).await?;
         let (group, pid) = (self.group(id).join(&meta.key), process.pid);
         let gather = move || gather(&group, pid);
         tokio::task::spawn_blocking(gather).await.doing("gather the processes of a command").flatten()?;
@@ -108,6 +107,26 @@ impl Node {
         }
         Ok(())
     }
+}
+
+/// The streams of one command, and the node's ends of them.
+fn make_of(CommandFacts { place, label, .. }: &CommandFacts, init: i32) -> Result<([OwnedFd; STREAMS], Made)> {
+    let (place, mut meta) = (*place, of_label(label)?);
+    if let Some(number) = meta.terminal_number {
+        let terminal::Opened { master, slave, .. } = terminal::open_as(init, number)?;
+        meta.streams = vec![file_of(&slave)?];
+        let streams = [share(&slave)?, share(&slave)?, slave];
+        return Ok((streams, Made { place, meta, input: None, outputs: vec![master] }));
+    }
+    let [(stdin, input), (output, stdout), (errors, stderr)] = [pipe()?, pipe()?, pipe()?];
+    meta.streams = [&stdin, &stdout, &stderr].map(file_of).into_iter().collect::<Result<_>>()?;
+    // Without input, the other end closes here: the command reads end of file, as it would have before.
+    let input = meta.stdin.then_some(input);
+    Ok(([stdin, stdout, stderr], Made { place, meta, input, outputs: vec![output, errors] }))
+}
+
+fn share(file: &OwnedFd) -> Result<OwnedFd> {
+    file.try_clone().doing("share a stream")
 }
 
 /// Makes the group of a command and moves its processes there. One that is begun meanwhile by a process that is not there yet is found by another

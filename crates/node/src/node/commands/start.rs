@@ -129,7 +129,10 @@ impl Node {
     /// Makes the streams and hands our ends to the holder.
     async fn hold_streams(&self, meta: &mut Meta, init: i32, request: &CommandSpec) -> Result<Stdio> {
         if let Some(size) = request.terminal {
-            let (master, slave) = terminal::open_sized(init, size)?;
+            let terminal::Opened { master, slave, number } = terminal::open_new(init)?;
+            terminal::resize(&master, size)?;
+            meta.streams = vec![file_of(&slave)?];
+            meta.terminal_number = Some(number);
             let starting = self.hold(meta, &[master.as_fd()], None).await?;
             let share = || slave.try_clone().doing("share the terminal");
             return Ok(Stdio { process: [share()?, share()?, share()?], starting });
@@ -137,7 +140,7 @@ impl Node {
         let (stdin_read, stdin_write) = pipe()?;
         let (stdout_read, stdout_write) = pipe()?;
         let (stderr_read, stderr_write) = pipe()?;
-        meta.streams = files_of([&stdin_read, &stdout_write, &stderr_write])?;
+        meta.streams = [&stdin_read, &stdout_write, &stderr_write].map(file_of).into_iter().collect::<Result<_>>()?;
         // Without input, the other end closes here: the command reads end of file at once.
         let input = request.stdin.then(|| stdin_write.as_fd());
         let starting = self.hold(meta, &[stdout_read.as_fd(), stderr_read.as_fd()], input).await?;
@@ -223,16 +226,14 @@ fn meta(id: &SandboxId, key: &str, request: &CommandSpec, (user, cwd): (&str, &s
         deadline_ns: request.timeout_ms.map(|ms| monotonic_ns().saturating_add(ms * 1_000_000)),
         timeout_ms: request.timeout_ms,
         streams: Vec::new(),
+        terminal_number: None,
     }
 }
 
-/// The files that a process has as its streams. Both ends of a pipe are one file.
-pub(super) fn files_of(streams: [&OwnedFd; 3]) -> Result<Vec<(u64, u64)>> {
-    let file = |end: &OwnedFd| {
-        let status = rustix::fs::fstat(end).doing("look at a stream")?;
-        Ok((status.st_dev, status.st_ino))
-    };
-    streams.into_iter().map(file).collect()
+/// Device and inode of a stream. Both ends of a pipe are one file.
+pub(super) fn file_of(stream: &OwnedFd) -> Result<(u64, u64)> {
+    let status = rustix::fs::fstat(stream).doing("look at a stream")?;
+    Ok((status.st_dev, status.st_ino))
 }
 
 fn check_request(request: &CommandSpec) -> Result<()> {

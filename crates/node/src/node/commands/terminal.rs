@@ -1,18 +1,30 @@
 //! A pseudo-terminal of the sandbox's own devpts, so that programs inside find their terminal by name.
 
-use std::{os::fd::OwnedFd, path::Path};
+use std::{io, os::fd::OwnedFd, path::Path};
 
 use model::TerminalSize;
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, open, openat2},
-    pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt},
+    io::{FdFlags, fcntl_setfd},
+    pty::{OpenptFlags, ioctl_tiocgptpeer, ptsname, unlockpt},
     termios::{Winsize, tcsetwinsize},
 };
 
 use crate::error::{Context, Result};
 
-/// Opens a new terminal of a size inside the sandbox whose pid 1 is `init`: (master, slave).
-pub(super) fn open_sized(init: i32, size: TerminalSize) -> Result<(OwnedFd, OwnedFd)> {
+/// A new terminal.
+pub(super) struct Opened {
+    pub(super) master: OwnedFd,
+    pub(super) slave: OwnedFd,
+    /// The N of `/dev/pts/N`.
+    pub(super) number: u32,
+}
+
+/// Most that are opened on the way to a number.
+const OPENED_MAX: usize = 4096;
+
+/// Opens a new terminal inside the sandbox whose pid 1 is `init`.
+pub(super) fn open_new(init: i32) -> Result<Opened> {
     let root = Path::new("/proc").join(init.to_string()).join("root");
     let root = open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).at("open the root of the sandbox", &root)?;
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -20,9 +32,33 @@ pub(super) fn open_sized(init: i32, size: TerminalSize) -> Result<(OwnedFd, Owne
     let master = openat2(&root, "dev/pts/ptmx", flags, Mode::empty(), ResolveFlags::IN_ROOT)
         .doing("open a terminal in the sandbox")?;
     unlockpt(&master).doing("unlock the terminal")?;
-    let peer = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    // Opened with close-on-exec, the terminal itself would have that flag in /proc/PID/fdinfo, whatever the flags of descriptors are.
+    let peer = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
     let slave = ioctl_tiocgptpeer(&master, peer).doing("open the terminal's other side")?;
+    fcntl_setfd(&slave, FdFlags::CLOEXEC).doing("open the terminal's other side")?;
+    let name = ptsname(&master, Vec::new()).doing("read the number of the terminal")?;
+    let number = name.to_str().ok().and_then(|name| name.rsplit('/').next()?.parse().ok());
+    let number = number.ok_or(io::ErrorKind::InvalidData).doing("read the number of the terminal")?;
+    Ok(Opened { master, slave, number })
+}
+
+/// The same with a number that it must have. The kernel gives the lowest that is free.
+pub(super) fn open_as(init: i32, number: u32) -> Result<Opened> {
+    let mut others = Vec::new();
+    loop {
+        let opened = open_new(init)?;
+        if opened.number == number {
+            return Ok(opened);
+        }
+        if opened.number > number || others.len() == OPENED_MAX {
+            return Err(io::ErrorKind::AddrInUse).doing("open a terminal with the number that it had");
+        }
+        others.push(opened);
+    }
+}
+
+/// Tells a terminal its size.
+pub(super) fn resize(master: &OwnedFd, size: TerminalSize) -> Result<()> {
     let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
-    tcsetwinsize(&master, size).doing("resize the terminal")?;
-    Ok((master, slave))
+    tcsetwinsize(master, size).doing("resize the terminal")
 }

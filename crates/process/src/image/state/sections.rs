@@ -32,6 +32,7 @@ mod tag {
     pub(super) const PRIVILEGES: u16 = 12;
     pub(super) const OTHERS: u16 = 13;
     pub(super) const CONNECTIONS: u16 = 14;
+    pub(super) const TERMINAL: u16 = 15;
 }
 
 /// What a program has beside its first process.
@@ -104,6 +105,7 @@ fn of_image(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::MEMORY_FILES, &image.memory_files)?;
     put(&mut sections, tag::PRIVILEGES, &image.privileges)?;
     put(&mut sections, tag::CONNECTIONS, &image.connections)?;
+    put(&mut sections, tag::TERMINAL, &image.terminal)?;
     Ok(sections)
 }
 
@@ -123,6 +125,7 @@ fn apply_to_image(sections: Vec<Section>, image: &mut ProgramImage) -> Result<()
             tag::MEMORY_FILES => image.memory_files = get(&bytes)?,
             tag::PRIVILEGES => image.privileges = get(&bytes)?,
             tag::CONNECTIONS => image.connections = get(&bytes)?,
+            tag::TERMINAL => image.terminal = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

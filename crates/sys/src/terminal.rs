@@ -1,0 +1,60 @@
+//! What the kernel keeps of a terminal, as bytes that it takes again.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+/// Takes attributes (`struct termios2`): `_IOW('T', 0x2B, struct termios2)`.
+pub const SET_ATTRIBUTES: u64 = 0x402c_542b;
+/// Takes a size (`struct winsize`).
+pub const SET_SIZE: u64 = libc::TIOCSWINSZ;
+/// Makes it the controlling terminal of the session that the caller leads.
+pub const TAKE_CONTROL: u64 = libc::TIOCSCTTY;
+/// Takes the number of the process group in the foreground.
+pub const SET_FOREGROUND: u64 = libc::TIOCSPGRP;
+
+/// Bytes of a `struct termios2`.
+pub const ATTRIBUTES_BYTES: usize = 44;
+/// Bytes of a `struct winsize`.
+pub const SIZE_BYTES: usize = 8;
+
+/// `_IOR('T', 0x2A, struct termios2)`.
+const GET_ATTRIBUTES: libc::Ioctl = 0x802c_542a_u32 as libc::Ioctl;
+
+/// Modes, special characters and speeds.
+pub fn attributes(terminal: BorrowedFd<'_>) -> io::Result<[u8; ATTRIBUTES_BYTES]> {
+    read(terminal, GET_ATTRIBUTES)
+}
+
+/// Rows and columns, in characters and pixels.
+pub fn size(terminal: BorrowedFd<'_>) -> io::Result<[u8; SIZE_BYTES]> {
+    read(terminal, libc::TIOCGWINSZ as libc::Ioctl)
+}
+
+fn read<const N: usize>(terminal: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    // SAFETY: both requests write as many bytes as their results have, and the callers ask for those.
+    match unsafe { libc::ioctl(terminal.as_raw_fd(), request, bytes.as_mut_ptr()) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_terminal_has_attributes_and_a_size_and_another_file_has_none() {
+        let master = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY).unwrap();
+        assert!(attributes(master.as_fd()).unwrap().iter().any(|byte| *byte != 0));
+        let wanted = rustix::termios::Winsize { ws_row: 7, ws_col: 300, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&master, wanted).unwrap();
+        assert_eq!(size(master.as_fd()).unwrap(), [7, 0, 44, 1, 0, 0, 0, 0]);
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(attributes(null.as_fd()).is_err() && size(null.as_fd()).is_err());
+    }
+}
