@@ -24,6 +24,7 @@
 //! | `DELETE /v1/sandboxes/ID`, `DELETE /v1/sandboxes` | [`Removed`] |
 //! | `GET /v1/sandboxes/ID/logs?follow=BOOL` | the output, as bytes |
 //! | `GET /v1/sandboxes/ID/usage` | [`Usage`] |
+//! | `GET /v1/sandboxes/ID/refusals` | a list of [`Refusal`]: why it could not be forked, nothing is stopped |
 //! | `GET /v1/images`, `GET /v1/images/NAME` | [`KeptImage`] (a list of them) |
 //! | `POST /v1/images/import` | [`ImportRequest`] -> [`ImportEvent`]s, one JSON document per line |
 //! | `POST /v1/images/pull` | [`PullRequest`] -> [`PullEvent`]s, one JSON document per line; hanging up ends the download |
@@ -82,8 +83,8 @@ pub use node::{NodeInfo, PoolInfo};
 pub use recipe::{Origin, Recipe, RecipeEvent, RecipeStep};
 pub use sandbox::{
     ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, MemoryUse, PauseEvent, PauseRequest,
-    PauseResponse, PausedSandbox, ProcessInfo, Removed, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail,
-    SandboxState, TIMED_OUT, TerminalSize, Usage,
+    PauseResponse, PausedSandbox, ProcessInfo, Refusal, Removed, ResumeRequest, RunRequest, RunResponse, Sandbox,
+    SandboxDetail, SandboxState, TIMED_OUT, TerminalSize, Usage,
 };
 pub use store::{
     CheckpointVerification, Damage, GcReport, GcRequest, KeyRotation, PeerStats, StoreDamage, StoreReads,

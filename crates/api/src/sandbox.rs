@@ -97,6 +97,15 @@ pub struct MemoryUse {
     pub killed: u64,
 }
 
+/// A reason why a sandbox could not be forked or paused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Its code.
+    pub kind: String,
+    /// In words.
+    pub reason: String,
+}
+
 /// What a running sandbox uses at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Usage {

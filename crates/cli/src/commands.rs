@@ -170,7 +170,7 @@ async fn client(command: Command, address: &Address) -> Result<ExitCode> {
         Command::Server(command) => interruptible("", server::run(command)).await,
         Command::Env(args) => interruptible("", env::run(args)).await,
         Command::Mcp(args) => interruptible("", mcp::run(args, address)).await,
-        Command::Doctor(args) => doctor::run(&args).await,
+        Command::Doctor(args) => doctor::run(args, address).await,
         Command::Completion(args) => Ok(completion::run(&args)),
         Command::Node(_)
         | Command::Serve(_)

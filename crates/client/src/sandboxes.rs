@@ -2,8 +2,8 @@
 
 use api::{
     CheckpointProgress, DIAL_PROTOCOL, EXEC_PROTOCOL, ExecRequest, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo,
-    PauseEvent, PauseRequest, PauseResponse, PausedSandbox, Removed, ResumeRequest, Sandbox, SandboxDetail, Usage,
-    VERSION_PREFIX,
+    PauseEvent, PauseRequest, PauseResponse, PausedSandbox, Refusal, Removed, ResumeRequest, Sandbox, SandboxDetail,
+    Usage, VERSION_PREFIX,
 };
 use base::id::SandboxId;
 use bytes::Bytes;
@@ -122,6 +122,11 @@ impl Client {
     /// What a running sandbox uses now.
     pub async fn usage(&self, id: &SandboxId) -> Result<Usage> {
         self.get(&format!("/sandboxes/{id}/usage")).await
+    }
+
+    /// Why a running sandbox could not be forked or paused; empty if it could.
+    pub async fn refusals(&self, id: &SandboxId) -> Result<Vec<Refusal>> {
+        self.get(&format!("/sandboxes/{id}/refusals")).await
     }
 
     /// What a sandbox may reach.

@@ -65,15 +65,16 @@ impl Client {
         Link::new(socket)
     }
 
-    /// Hands over the streams of a command that is about to start: outputs or terminal, and input if it has one. The
-    /// command counts from here on, and the holder refuses one too many.
+    /// Hands over the streams of a command that is about to start: outputs or terminal, and input if it has one. `before`
+    /// is its output so far. The command counts from here on, and the holder refuses one too many.
     pub async fn hold(
         &self,
         meta: &Meta,
+        before: &[Vec<u8>],
         outputs: &[BorrowedFd<'_>],
         input: Option<BorrowedFd<'_>>,
     ) -> Result<Starting, Error> {
-        let record = record::create(meta).map_err(Error::system("make the record of a command"))?;
+        let record = record::create(meta, before).map_err(Error::system("make the record of a command"))?;
         let files: Vec<_> = [record.as_fd()].into_iter().chain(outputs.iter().copied()).chain(input).collect();
         let channel = self.channel().await?;
         channel.ask(&Request::Hold, &[], &files).await?;
@@ -89,6 +90,11 @@ impl Client {
 
     /// All commands, or those of one sandbox.
     pub async fn list(&self, sandbox: Option<&str>) -> Result<Vec<Entry>, Error> {
+        Ok(self.list_with(sandbox, 0).await?.into_iter().map(|(entry, _)| entry).collect())
+    }
+
+    /// The same, with the end of each of their outputs: at most `most` bytes.
+    pub async fn list_with(&self, sandbox: Option<&str>, most: u64) -> Result<Vec<(Entry, Vec<Vec<u8>>)>, Error> {
         let channel = self.channel().await?;
         let request = Request::List { sandbox: sandbox.map(str::to_owned) };
         channel.link.send(&request, &[], &[]).await.map_err(lost)?;
@@ -97,7 +103,9 @@ impl Client {
             match channel.hear().await? {
                 Received { head: Reply::Entry, files, .. } => {
                     let file = files.into_iter().next().ok_or(Error::Answer)?;
-                    entries.push(Entry::read(&file).map_err(Error::system("read the record of a command"))?);
+                    let output = if most == 0 { Ok(Vec::new()) } else { record::last_output(&file, most) };
+                    let entry = Entry::read(&file).and_then(|entry| Ok((entry, output?)));
+                    entries.push(entry.map_err(Error::system("read the record of a command"))?);
                 }
                 Received { head: Reply::Done, .. } => return Ok(entries),
                 other => return Err(unexpected(other.head)),

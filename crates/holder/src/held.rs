@@ -14,7 +14,10 @@ use std::{
     collections::HashMap,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::io::Errno;
@@ -81,12 +84,14 @@ pub(crate) struct Held {
     /// A reader has read, come or left.
     room: Notify,
     pumps: Mutex<Vec<AbortHandle>>,
+    /// It goes on elsewhere: readers are not told how this process ends.
+    moved: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Output {
     source: AsyncFd<OwnedFd>,
-    closed: std::sync::atomic::AtomicBool,
+    closed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +116,7 @@ impl Held {
             news: Notify::new(),
             room: Notify::new(),
             pumps: Mutex::default(),
+            moved: AtomicBool::default(),
         });
         if held.record.outputs() != held.outputs.len() {
             return Err(io::ErrorKind::InvalidData.into());
@@ -125,17 +131,18 @@ impl Held {
             let held = Arc::clone(self);
             let pump = async move {
                 held.pump_output(number).await;
-                held.outputs[number].closed.store(true, std::sync::atomic::Ordering::Release);
+                held.outputs[number].closed.store(true, Ordering::Release);
                 held.news.notify_waiters();
             };
             pumps.push(tokio::spawn(pump).abort_handle());
         }
     }
 
-    /// It is not needed any more. Readers get the output that is kept.
+    /// It is not needed any more. Readers get the output that is kept, and the status if it has ended.
     pub(crate) fn forget(&self) {
         lock(&self.pumps).drain(..).for_each(|pump| pump.abort());
-        self.outputs.iter().for_each(|output| output.closed.store(true, std::sync::atomic::Ordering::Release));
+        self.outputs.iter().for_each(|output| output.closed.store(true, Ordering::Release));
+        self.moved.store(!end::is_readable(self.pidfd.get_ref()), Ordering::Release);
         self.news.notify_waiters();
     }
 

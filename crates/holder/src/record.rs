@@ -191,12 +191,12 @@ pub struct End {
     pub ended_ms: u64,
 }
 
-/// Makes the file of a command that is about to start.
-pub(crate) fn create(meta: &Meta) -> io::Result<OwnedFd> {
-    create_with(meta, COMMAND_OUTPUT_KEPT_BYTES)
+/// Makes the file of a command that is about to start, or that goes on: it keeps the end of the output `before`.
+pub(crate) fn create(meta: &Meta, before: &[Vec<u8>]) -> io::Result<OwnedFd> {
+    create_with(meta, before, COMMAND_OUTPUT_KEPT_BYTES)
 }
 
-fn create_with(meta: &Meta, ring_bytes: u64) -> io::Result<OwnedFd> {
+fn create_with(meta: &Meta, before: &[Vec<u8>], ring_bytes: u64) -> io::Result<OwnedFd> {
     let json = serde_json::to_vec(meta)?;
     let rings = meta.rings() as u64;
     let length = rings_at(json.len() as u64) + rings * ring_bytes;
@@ -211,6 +211,11 @@ fn create_with(meta: &Meta, ring_bytes: u64) -> io::Result<OwnedFd> {
         (Word::Rings, rings),
     ];
     shape.into_iter().for_each(|(word, value)| words[word as usize] = value);
+    for (ring, bytes) in before.iter().enumerate().take(rings as usize) {
+        let kept = &bytes[bytes.len().saturating_sub(ring_bytes as usize)..];
+        words[Word::Total as usize + ring] = kept.len() as u64;
+        write_at(&file, kept, rings_at(json.len() as u64) + ring as u64 * ring_bytes)?;
+    }
     let header: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
     write_at(&file, &header, 0)?;
     write_at(&file, &json, HEADER_BYTES)?;
@@ -282,6 +287,27 @@ impl Entry {
         let totals = words[Word::Total as usize..][..shape.rings].to_vec();
         Ok(Self { meta, process, end, settled: word(Word::Settled) != 0, totals })
     }
+}
+
+/// The end of each output so far, at most `most` bytes. What is written meanwhile may be missing.
+pub(crate) fn last_output(file: impl AsFd, most: u64) -> io::Result<Vec<Vec<u8>>> {
+    let file = file.as_fd();
+    let words = words(file)?;
+    let shape = Shape::of(file, &words)?;
+    let output = |ring: usize| {
+        let total = words[Word::Total as usize + ring];
+        let mut position = total.saturating_sub(most.min(shape.capacity));
+        let mut bytes = Vec::new();
+        while let Some(span) = ring::next(total, shape.capacity, position, most).span {
+            let begin = bytes.len();
+            bytes.resize(begin + span.length as usize, 0);
+            let place = shape.rings_at + ring as u64 * shape.capacity + span.offset;
+            read_at(file, &mut bytes[begin..], place)?;
+            position += span.length;
+        }
+        Ok(bytes)
+    };
+    (0..shape.rings).map(output).collect()
 }
 
 fn words(file: BorrowedFd<'_>) -> io::Result<[u64; WORDS]> {

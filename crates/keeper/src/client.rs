@@ -3,6 +3,8 @@
 //! One task per keeper reads replies and events and hands them out. When the socket ends, every waiting request fails at once, and so does
 //! every wait for the end of a process. Nothing ever hangs on a dead keeper.
 
+mod reply;
+
 use std::{
     collections::HashMap,
     io::{self, ErrorKind},
@@ -11,21 +13,18 @@ use std::{
     time::Duration,
 };
 
-use process::ZygoteFacts;
-use sandbox::ProcessIdentity;
+pub use reply::{Ended, NewZygote, Reply, Spawned, SpawnedCommand};
 use serde_json::Value;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, oneshot},
 };
 
+use self::reply::Ends;
 use crate::{
     descriptor::watched,
     origin,
-    protocol::{
-        Adopted, Built, BuiltOrRefused, Call, Created, Event, Failed, FailureKind, Files, Forked, ForkedCommand,
-        FromKeeper, Refusal, Released, Sent, Status, wire,
-    },
+    protocol::{Call, Event, Failed, FailureKind, Files, FromKeeper, Sent, wire},
 };
 
 /// Why a request was not done.
@@ -40,128 +39,6 @@ pub enum Failure {
     Send(#[source] io::Error),
     #[error("cannot {action}: {message}")]
     Failed { action: &'static str, kind: FailureKind, message: String },
-}
-
-/// Resolves when a process ends; fails if the keeper dies first.
-pub type Ended = oneshot::Receiver<Status>;
-
-/// A process that runs, or a parked copy.
-#[derive(Debug)]
-pub struct Spawned {
-    /// The process.
-    pub process: ProcessIdentity,
-    /// Its pid inside of the sandbox, of a program that was spawned.
-    pub inside: i32,
-    /// Its pidfd, of a program that was spawned. Opened before the process could be reaped.
-    pub pidfd: Option<OwnedFd>,
-    /// Resolves at its end.
-    pub ended: Ended,
-    /// The commands of a copy that was not parked.
-    pub commands: Vec<SpawnedCommand>,
-}
-
-/// A command that a copy has beside its program.
-#[derive(Debug)]
-pub struct SpawnedCommand {
-    /// Its place among those of its zygote.
-    pub place: u32,
-    /// Its pid inside of the sandbox.
-    pub inside: i32,
-    /// The process.
-    pub process: ProcessIdentity,
-    /// Its pidfd, opened before the process could be reaped.
-    pub pidfd: OwnedFd,
-    /// Resolves at its end.
-    pub ended: Ended,
-}
-
-/// A zygote that waits for starts.
-#[derive(Debug)]
-pub struct NewZygote {
-    /// What is known of it.
-    pub facts: ZygoteFacts,
-    /// How long the program stood still, in microseconds.
-    pub pause_us: u64,
-    /// How long the capture took, in microseconds.
-    pub capture_us: u64,
-    /// How long building the zygote took, in microseconds.
-    pub build_us: u64,
-    /// The description of the program, or the userfaultfd of a restored zygote; see [`Built`].
-    pub file: Option<OwnedFd>,
-}
-
-/// A reply, as it becomes what the caller gets.
-pub trait Reply {
-    /// What the caller gets.
-    type Output: Send + 'static;
-    /// Joins the reply with its files and with the ends of its processes.
-    fn join(self, files: Vec<OwnedFd>, ends: &mut Ends) -> Self::Output;
-}
-
-macro_rules! as_it_is {
-    ($($reply:ty)*) => {
-        $(impl Reply for $reply {
-            type Output = Self;
-            fn join(self, _files: Vec<OwnedFd>, _ends: &mut Ends) -> Self {
-                self
-            }
-        })*
-    };
-}
-as_it_is!(() Created Adopted);
-
-impl Reply for Forked {
-    type Output = Spawned;
-    fn join(self, files: Vec<OwnedFd>, ends: &mut Ends) -> Spawned {
-        let Self { process, inside, commands } = self;
-        let ended = ends.expect(process.pid);
-        if inside != 0 {
-            return Spawned { process, inside, pidfd: files.into_iter().next(), ended, commands: Vec::new() };
-        }
-        Spawned { process, inside, pidfd: None, ended, commands: join_commands(commands, files, ends) }
-    }
-}
-
-impl Reply for Released {
-    type Output = Vec<SpawnedCommand>;
-    fn join(self, files: Vec<OwnedFd>, ends: &mut Ends) -> Vec<SpawnedCommand> {
-        join_commands(self.commands, files, ends)
-    }
-}
-
-fn join_commands(commands: Vec<ForkedCommand>, pidfds: Vec<OwnedFd>, ends: &mut Ends) -> Vec<SpawnedCommand> {
-    let join = |(command, pidfd): (ForkedCommand, OwnedFd)| {
-        let ForkedCommand { place, inside, process } = command;
-        SpawnedCommand { place, inside, process, pidfd, ended: ends.expect(process.pid) }
-    };
-    commands.into_iter().zip(pidfds).map(join).collect()
-}
-
-impl Reply for BuiltOrRefused {
-    type Output = Result<NewZygote, Vec<Refusal>>;
-    fn join(self, files: Vec<OwnedFd>, _ends: &mut Ends) -> Self::Output {
-        self.map(|Built { facts, pause_us, capture_us, build_us }| NewZygote {
-            facts,
-            pause_us,
-            capture_us,
-            build_us,
-            file: files.into_iter().next(),
-        })
-    }
-}
-
-/// The processes whose end is waited for, by pid.
-#[derive(Debug, Default)]
-pub struct Ends {
-    by_pid: HashMap<i32, oneshot::Sender<Status>>,
-}
-
-impl Ends {
-    fn expect(&mut self, pid: i32) -> Ended {
-        let (sender, receiver) = oneshot::channel();
-        self.by_pid.insert(pid, sender);
-        receiver
-    }
 }
 
 /// Takes the outcome of a request, with the files that came along.
@@ -375,11 +252,15 @@ impl Drop for Forget<'_> {
 #[cfg(test)]
 mod tests {
     use base::id::{StartId, ZygoteId};
+    use process::ZygoteFacts;
+    use sandbox::ProcessIdentity;
 
     use super::*;
     use crate::{
         fake::{Asked, FakeKeeper},
-        protocol::{Base, Capture, DropZygote, Interpreter, Purpose, Source, StartCopy},
+        protocol::{
+            Adopted, Base, Built, Capture, DropZygote, Forked, Interpreter, Purpose, Source, StartCopy, Status,
+        },
     };
 
     const LONG: Duration = Duration::from_secs(60);

@@ -186,15 +186,13 @@ pub enum Forked {
     Template(TemplateName),
     /// A sandbox that runs.
     Sandbox(SandboxId),
-    /// The same, in which more runs than its program.
-    Crowded(SandboxId),
 }
 
 impl fmt::Display for Forked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Template(name) => write!(f, "template {name}"),
-            Self::Sandbox(id) | Self::Crowded(id) => write!(f, "sandbox {id}"),
+            Self::Sandbox(id) => write!(f, "sandbox {id}"),
         }
     }
 }

@@ -40,6 +40,7 @@ mod pause;
 mod peers;
 mod pool;
 mod ready;
+mod refusals;
 mod restore;
 mod resume;
 mod scrape;

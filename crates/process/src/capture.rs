@@ -134,11 +134,35 @@ pub struct Capture {
     pub pause: Duration,
 }
 
-/// Why process `pid` and its descendants could not be forked; empty if they could. Changes nothing and stops nothing, so that a running program may
-/// have changed by the time the answer is read.
-pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
-    let mut refusals = Vec::new();
-    let relatives = kin::find(pid, kin::init_of(pid)?, &[])?;
+/// Processes that are examined: their meaning is that of [`CaptureSpec`]'s fields.
+#[derive(Debug)]
+pub struct Examined {
+    /// The program's process id.
+    pub pid: i32,
+    /// The init of its sandbox.
+    pub init: Option<i32>,
+    /// Processes that were started from outside.
+    pub commands: Vec<i32>,
+    /// Whether the first process is not the sandbox's program.
+    pub without_program: bool,
+    /// Standard streams.
+    pub streams: Vec<(StreamFile, Stream)>,
+}
+
+impl Examined {
+    /// A process of the host with its descendants.
+    pub fn process(pid: i32) -> Result<Self, Error> {
+        let (init, streams) = (kin::init_of(pid)?, standard_streams(pid));
+        Ok(Self { pid, init, commands: Vec::new(), without_program: false, streams })
+    }
+}
+
+/// Why these processes and their descendants could not be forked; empty if they could. Changes nothing and stops nothing, so that a running program
+/// may have changed by the time the answer is read.
+pub fn examine(examined: &Examined) -> Result<Vec<Refusal>, Error> {
+    let Examined { pid, init, commands, without_program, streams } = examined;
+    let (pid, mut refusals) = (*pid, Vec::new());
+    let relatives = kin::find(pid, *init, commands)?;
     let pids: Vec<i32> =
         relatives.iter().filter(|relative| !relative.is_zombie()).map(|relative| relative.pid).collect();
     for relative in relatives.into_iter().filter(|relative| !relative.is_zombie()) {
@@ -154,8 +178,8 @@ pub fn examine(pid: i32) -> Result<Vec<Refusal>, Error> {
         };
         refusals.extend(if relative.pid == pid { found } else { blame(relative.pid, found) });
     }
-    refusals.extend(parts(&pids, &standard_streams(pid))?);
-    Ok(refusals)
+    refusals.extend(parts(&pids, streams)?);
+    Ok(if *without_program { blame(pid, refusals) } else { refusals })
 }
 
 /// The processes of a program, as the caller sees them: process `pid`, its descendants and those that have lost their parents as they are now,
@@ -238,7 +262,12 @@ fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Er
             {
                 std::thread::sleep(OTHERS_END_MAX / 20);
             }
-            Err(Error::Refused(refusals)) => return Err(Error::Refused(with_parts(spec, refusals))),
+            Err(Error::Refused(refusals)) => {
+                let refusals = with_parts(spec, refusals);
+                // The first process is nothing that users know of.
+                let refusals = if spec.without_program { blame(spec.pid, refusals) } else { refusals };
+                return Err(Error::Refused(refusals));
+            }
             captured => return captured,
         }
     }

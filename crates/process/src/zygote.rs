@@ -84,7 +84,7 @@ pub struct ZygoteFacts {
     clocks: ClockOffsets,
 }
 
-/// What is known of a command that copies of a zygote have.
+/// A command that copies of a zygote have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandFacts {
     /// Its place among [`crate::CaptureSpec::commands`]: its streams are those from `3 * (place + 1)` on.

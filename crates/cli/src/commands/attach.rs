@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use client::{Inside, Running, Selector};
 
-use super::exec::kept::{Following, Input, Leave};
+use super::exec::kept::{Following, Input, Leave, Sandbox};
 use crate::{
     exit::{self, Failure},
     sandbox_id::{Among, SandboxName},
@@ -52,7 +52,8 @@ pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
         (false, true) => Input::Bytes,
         (false, false) => Input::Nothing,
     };
-    Following { inside: &inside, which, events, interrupts }.run(input, Leave::RunOn).await
+    let of = Sandbox { target, id: &id };
+    Following { of, inside, which, events, interrupts }.run(input, Leave::RunOn).await
 }
 
 /// The only command that runs.

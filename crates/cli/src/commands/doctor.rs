@@ -7,18 +7,29 @@ mod users;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use api::Refusal;
+use base::id::SandboxId;
 use node::self_test::{self, Finding, Runner, Scope};
+use process::Examined;
 use serde::Serialize;
 
-use crate::output;
+use crate::{
+    address::Address,
+    output,
+    sandbox_id::{Among, SandboxName},
+};
 use checks::{Check, Verdict};
 
 /// Check the host: what it can do, what is missing and how to get it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Instead, tell why this process could not be forked. The process is looked at from outside and not stopped.
-    #[arg(long, value_name = "PID", conflicts_with = "self_test")]
+    /// Instead, tell why this process and its descendants could not be forked. They are looked at from outside and not stopped.
+    #[arg(long, value_name = "PID", conflicts_with_all = ["self_test", "sandbox"])]
     process: Option<i32>,
+    /// Instead, tell why this sandbox of a node could not be forked or paused: its program, its commands and all that they have started. Nothing is
+    /// stopped.
+    #[arg(long, value_name = "SANDBOX", conflicts_with = "self_test")]
+    sandbox: Option<SandboxName>,
     /// Instead, fork a small program, compare its registers, memory and guard pages, and try whether limits hold. Takes less than a second,
     /// needs root and no node, and leaves nothing.
     #[arg(long)]
@@ -28,12 +39,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Exits with 1 if something needed is missing or lost, with 5 if the process could not be forked.
-pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
-    match args.process {
-        Some(pid) => examine(pid, args.json),
-        None if args.self_test => test_host(args.json).await,
-        None => host(args.json).await,
+/// Exits with 1 if something needed is missing or lost, with 5 if the process or sandbox could not be forked.
+pub(crate) async fn run(args: Args, address: &Address) -> Result<ExitCode> {
+    match (args.process, args.sandbox) {
+        (Some(pid), _) => examine(pid, args.json),
+        (None, Some(name)) => examine_sandbox(name, args.json, &address.only_node()?).await,
+        (None, None) if args.self_test => test_host(args.json).await,
+        (None, None) => host(args.json).await,
     }
 }
 
@@ -86,32 +98,48 @@ fn print(check: &Check) {
     }
 }
 
-/// What `--process --json` prints.
+/// What `--process --json` and `--sandbox --json` print.
 #[derive(Debug, Serialize)]
-struct Examination {
-    pid: i32,
+struct Examination<'a, T> {
+    #[serde(flatten)]
+    examined: T,
     can_be_forked: bool,
-    refusals: Vec<Reason>,
+    refusals: &'a [Refusal],
 }
 
 #[derive(Debug, Serialize)]
-struct Reason {
-    kind: String,
-    reason: String,
+struct Process {
+    pid: i32,
+}
+
+#[derive(Debug, Serialize)]
+struct Sandbox {
+    sandbox: SandboxId,
 }
 
 fn examine(pid: i32, json: bool) -> Result<ExitCode> {
-    let refusals = process::examine(pid).with_context(|| format!("cannot examine process {pid}"))?;
-    let reason = |refusal: &process::Refusal| Reason { kind: refusal.kind().to_string(), reason: refusal.to_string() };
-    let refusals: Vec<_> = refusals.iter().map(reason).collect();
+    let examined = Examined::process(pid).and_then(|examined| process::examine(&examined));
+    let found = examined.with_context(|| format!("cannot examine process {pid}"))?;
+    let refusal = |found: &process::Refusal| Refusal { kind: found.kind(), reason: found.to_string() };
+    let refusals: Vec<Refusal> = found.iter().map(refusal).collect();
+    tell(&format!("process {pid}"), Process { pid }, &refusals, json)
+}
+
+async fn examine_sandbox(name: SandboxName, json: bool, node: &client::Client) -> Result<ExitCode> {
+    let sandbox = name.find(Among::Node, node).await?;
+    let refusals = node.refusals(&sandbox).await?;
+    tell(&format!("sandbox {sandbox}"), Sandbox { sandbox: sandbox.clone() }, &refusals, json)
+}
+
+fn tell(what: &str, examined: impl Serialize, refusals: &[Refusal], json: bool) -> Result<ExitCode> {
     let can_be_forked = refusals.is_empty();
     if json {
-        output::json(&Examination { pid, can_be_forked, refusals })?;
+        output::json(&Examination { examined, can_be_forked, refusals })?;
     } else if can_be_forked {
-        outln!("process {pid} can be forked");
+        outln!("{what} can be forked");
     } else {
-        outln!("process {pid} cannot be forked:");
-        refusals.iter().for_each(|reason| outln!("    {}: {}", reason.kind, reason.reason));
+        outln!("{what} cannot be forked:");
+        refusals.iter().for_each(|refusal| outln!("    {}: {}", refusal.kind, refusal.reason));
     }
     Ok(if can_be_forked { ExitCode::SUCCESS } else { ExitCode::from(5) })
 }

@@ -19,8 +19,8 @@ use crate::{
 ///
 /// A paused sandbox can be forked as well, whichever node has paused it. It stays paused.
 ///
-/// Copies have its processes, memory, open files and changed files, and forks of the volumes that it can write. Commands of `pando exec` are
-/// not copied. TCP connections to other sandboxes and hosts are reset in the copies. A sandbox that holds something that cannot
+/// Copies have its processes, memory, open files and changed files, and forks of the volumes that it can write. Commands of `pando exec` go on
+/// in them, with their terminals. TCP connections to other sandboxes and hosts are reset in the copies. A sandbox that holds something that cannot
 /// be forked is refused (exit code 5, with the reasons). With --files-only, every running sandbox can be forked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

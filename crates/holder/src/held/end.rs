@@ -115,7 +115,7 @@ impl Held {
     }
 }
 
-fn is_readable(fd: impl AsFd) -> bool {
+pub(super) fn is_readable(fd: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&fd, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::IN)

@@ -1,6 +1,6 @@
 //! One client that reads a command's output.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use super::{Held, Positions, lock};
 use crate::{
@@ -56,6 +56,9 @@ impl Reader {
             if let Some(end) = end {
                 // A client that has left does not want to know.
                 let _ = link.send(&Reply::Ended(end), &[], &[]).await;
+                return;
+            }
+            if held.moved.load(Ordering::Acquire) {
                 return;
             }
             tokio::select! {

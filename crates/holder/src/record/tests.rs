@@ -28,7 +28,7 @@ fn pipe(bytes: &[u8]) -> OwnedFd {
 
 #[test]
 fn the_header_is_as_documented() {
-    let file = create_with(&meta(), 4096).unwrap();
+    let file = create_with(&meta(), &[], 4096).unwrap();
     let record = Record::open(file.try_clone().unwrap()).unwrap();
     record.set_process(Process { inside: 7, outside: 1007, start_ticks: 99 });
     let span = record.room(1, None, 100).unwrap();
@@ -48,7 +48,7 @@ fn the_header_is_as_documented() {
 
 #[test]
 fn an_entry_says_what_the_holder_wrote() {
-    let file = create_with(&meta(), 4096).unwrap();
+    let file = create_with(&meta(), &[], 4096).unwrap();
     let record = Record::open(file.try_clone().unwrap()).unwrap();
     let process = Process { inside: 7, outside: 1007, start_ticks: 99 };
     record.set_process(process);
@@ -71,9 +71,9 @@ fn negative_codes_and_unknown_statuses_survive() {
 
 #[test]
 fn a_damaged_file_is_refused() {
-    let good = create_with(&meta(), 4096).unwrap();
+    let good = create_with(&meta(), &[], 4096).unwrap();
     for (word, value) in [(0, 1), (1, 1 << 40), (1, 0), (2, 0), (2, u64::MAX), (2, 8192), (3, 0), (3, 3), (3, 1)] {
-        let file = create_with(&meta(), 4096).unwrap();
+        let file = create_with(&meta(), &[], 4096).unwrap();
         write_at(&file, &u64::to_le_bytes(value), word * 8).unwrap();
         assert!(Entry::read(&file).is_err(), "word {word} is {value}");
     }
@@ -85,7 +85,7 @@ fn a_damaged_file_is_refused() {
 
 #[test]
 fn output_wraps_around_and_is_read_in_order() {
-    let record = Record::open(create_with(&meta(), 4096).unwrap()).unwrap();
+    let record = Record::open(create_with(&meta(), &[], 4096).unwrap()).unwrap();
     let mut written = Vec::new();
     for k in 0..7u8 {
         let bytes = vec![k; 1000];
@@ -106,4 +106,19 @@ fn output_wraps_around_and_is_read_in_order() {
         position += span.length;
     }
     assert_eq!((seen.as_slice(), record.kept()), (&written[7000 - 4096..], 4096));
+}
+
+#[test]
+fn a_command_that_goes_on_has_the_end_of_its_output() {
+    let before = [vec![b'x'; 5000], b"of errors".to_vec()];
+    let file = create_with(&meta(), &before, 4096).unwrap();
+    assert_eq!(Entry::read(&file).unwrap().totals, [4096, 9]);
+    assert_eq!(last_output(&file, 10).unwrap(), [vec![b'x'; 10], b"of errors".to_vec()]);
+    let (from, to) = rustix::pipe::pipe().unwrap();
+    let record = Record::open(file).unwrap();
+    rustix::io::write(&to, b"yz").unwrap();
+    let room = record.room(0, None, 100).unwrap();
+    assert_eq!(record.read_from(0, from.as_fd(), room).unwrap(), 2);
+    let kept = last_output(record.file(), 1 << 20).unwrap();
+    assert!(kept[0].len() == 4096 && kept[0].ends_with(b"xyz") && kept[1] == b"of errors");
 }

@@ -23,6 +23,7 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("ten_readers_of_one_command_get_the_same", || Box::pin(many())),
     ("when_both_die_the_status_is_unknown", || Box::pin(both())),
     ("ended_commands_are_named_until_they_are_settled", || Box::pin(settled())),
+    ("readers_of_a_command_that_moves_are_not_told_of_an_end", || Box::pin(moved())),
 ];
 
 const MAX: Duration = Duration::from_secs(20);
@@ -271,5 +272,19 @@ async fn settled() -> Result<()> {
     ensure!(place.client.shut_down().await.map_err(|error| error.refusal()) == Err(Some(Refusal::Busy)), "busy");
     place.client.forget_sandbox("s0123456789ab").await?;
     ensure!(place.client.list(None).await?.is_empty(), "forgotten");
+    Ok(())
+}
+
+async fn moved() -> Result<()> {
+    let place = Place::new().await?;
+    let (running, events) = place.start("moved", "echo here; sleep 60").await?;
+    while place.client.list(None).await?[0].totals[0] == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    place.client.forget_sandbox("s0123456789ab").await?;
+    // Not how this process ends.
+    let (outputs, _, status) = all(events).await?;
+    ensure!(outputs[0] == b"here\n" && status == Status::Unknown, "{outputs:?} {status:?}");
+    drop(running);
     Ok(())
 }

@@ -72,7 +72,7 @@ impl Place {
         let ((in_read, in_write), (out_read, out_write), (err_read, err_write)) = (pipe()?, pipe()?, pipe()?);
         let meta = meta(key, stdin);
         let outputs = [out_read.as_fd(), err_read.as_fd()];
-        let starting = self.client.hold(&meta, &outputs, stdin.then(|| in_write.as_fd())).await?;
+        let starting = self.client.hold(&meta, &[], &outputs, stdin.then(|| in_write.as_fd())).await?;
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdin(in_read).stdout(out_write).stderr(err_write).process_group(0);
         let child = command.spawn()?;
@@ -92,7 +92,7 @@ impl Place {
         unlockpt(&master)?;
         let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         let meta = Meta { terminal: true, ..meta(key, true) };
-        let starting = self.client.hold(&meta, &[master.as_fd()], None).await?;
+        let starting = self.client.hold(&meta, &[], &[master.as_fd()], None).await?;
         let mut command = Command::new("/usr/bin/setsid");
         command.args(["-c", "/bin/sh", "-c", script]);
         command.stdin(slave.try_clone()?).stdout(slave.try_clone()?).stderr(slave);

@@ -236,11 +236,8 @@ fn hint_of_fork(what: &Forked) -> &'static str {
         Forked::Template(_) => {
             "change the program, or let it be ready later (--ready); `pando doctor --process PID` examines a process of the host"
         }
-        Forked::Crowded(_) => {
-            "end what `pando exec` has started in the sandbox or has left behind (`pando inspect ID` lists its processes), or keep its files only: --files-only"
-        }
         Forked::Sandbox(_) => {
-            "the sandbox goes on; `pando doctor --process PID` gives the reasons, with the PID from `pando inspect ID`"
+            "the sandbox goes on; end the processes that are named, or keep its files only: --files-only; `pando doctor --sandbox ID` lists the reasons and stops nothing"
         }
     }
 }

@@ -281,13 +281,6 @@ impl Node {
             }
             Err(refusals) => {
                 self.ledger.metrics.refused(&refusals);
-                // What a command has left in the sandbox holds the command's streams.
-                let beside =
-                    refusals.iter().any(|refusal| ["daemons", "foreign_pipe"].contains(&refusal.kind.as_str()));
-                let what = match what {
-                    Forked::Sandbox(id) if beside => Forked::Crowded(id),
-                    what => what,
-                };
                 let refusals = refusals.into_iter().map(|refusal| refusal.reason).collect();
                 Err(Error::CannotFork { what, refusals })
             }

@@ -87,11 +87,16 @@ impl Node {
 
     /// Commands of a sandbox as the holder has them, the oldest first. Without a holder there is none.
     async fn entries(&self, id: &SandboxId) -> Result<Vec<Entry>> {
-        let mut entries = match self.holder.client().list(Some(id.as_str())).await {
+        Ok(self.entries_with(id, 0).await?.into_iter().map(|(entry, _)| entry).collect())
+    }
+
+    /// The same, with the end of each of their outputs: at most `most` bytes.
+    async fn entries_with(&self, id: &SandboxId, most: u64) -> Result<Vec<(Entry, Vec<Vec<u8>>)>> {
+        let mut entries = match self.holder.client().list_with(Some(id.as_str()), most).await {
             Err(error) if is_absent(&error) => Vec::new(),
             entries => entries.map_err(failed("list the commands"))?,
         };
-        entries.sort_by_key(|entry| (entry.meta.started_ms, entry.process.inside));
+        entries.sort_by_key(|(entry, _)| (entry.meta.started_ms, entry.process.inside));
         Ok(entries)
     }
 

@@ -47,12 +47,16 @@ fn to_model(sandbox::MemoryUse { limit_bytes, peak_bytes, killed }: sandbox::Mem
 
 /// The processes of a sandbox's control group and of the groups of its commands; one that is gone has none.
 pub(super) fn pids(group: &Path) -> Result<Vec<i32>> {
-    let mut found = members(group)?;
+    let mut found = Vec::new();
     for command in fs::read_dir(group).into_iter().flatten().flatten() {
         if command.file_type().is_ok_and(|kind| kind.is_dir()) {
             found.extend(members(&command.path())?);
         }
     }
+    // Last: what a command has left behind joins it.
+    found.extend(members(group)?);
+    found.sort_unstable();
+    found.dedup();
     Ok(found)
 }
 

@@ -31,7 +31,6 @@ use super::{
     commands::Along,
     files,
     images::remove_quietly,
-    inspect::{pids, process},
     lifecycle::Operation,
     load_records,
     logs::earlier_file,
@@ -206,19 +205,11 @@ impl Node {
 
     /// What is not captured would be lost by the pause, not kept.
     pub(super) fn refuse_others(&self, record: &SandboxRecord, along: Option<&Along>) -> Result<()> {
-        let mut own = vec![record.init.pid, record.main.pid];
-        if let Some(along) = along {
-            // Of one that has just ended nothing is found.
-            own.extend(process::family(along.main.pid, Some(record.init.pid), &along.pids()).unwrap_or_default());
-        }
-        let others = pids(&self.group(&record.id))?.into_iter().filter(|pid| !own.contains(pid)).filter_map(process);
-        let how = if record.program().is_some() { "runs beside its program" } else { "runs in it" };
-        let reasons: Vec<String> =
-            others.map(|process| format!("process {} ({}) {how}", process.inner_pid, process.name)).collect();
-        if reasons.is_empty() {
+        let refusals = self.others(record, along)?;
+        if refusals.is_empty() {
             return Ok(());
         }
-        Err(Error::CannotFork { what: Forked::Crowded(record.id.clone()), refusals: reasons })
+        Err(Error::CannotFork { what: Forked::Sandbox(record.id.clone()), refusals })
     }
 
     /// Completes a pause whose head is there, and lets the sandbox go on if none is. Fails if the store does not say.
@@ -279,6 +270,8 @@ impl Node {
         };
         self.set_aside(&small)?;
         let _ = fs::remove_file(self.host.config.sandbox_dir(id).join(RECORD));
+        // Before its processes end: its commands go on, and no client is told that they have ended.
+        self.forget_commands(id).await;
         self.end(id).await;
         let small = match self.hand_back(id).await {
             Ok(()) => SandboxRecord { held: None, ..small },

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc};
 
 use api::{
-    BuildEvent, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo, Removed, RunRequest, RunResponse, Sandbox,
+    BuildEvent, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo, Refusal, Removed, RunRequest, RunResponse, Sandbox,
     SandboxDetail, Template, TemplateSpec, Usage,
 };
 use axum::{
@@ -184,6 +184,11 @@ pub(super) async fn remove(State(node): Shared, Path(id): Path<String>) -> Resul
     let id: SandboxId = parse(&id)?;
     let removed = Removed { sandboxes: vec![id.clone()] };
     finish(async move { node.remove(&id).await }).await.map(|()| Json(removed))
+}
+
+pub(super) async fn refusals(State(node): Shared, Path(id): Path<String>) -> Result<Json<Vec<Refusal>>> {
+    let found = node.refusals(&parse(&id)?).await?.into_iter();
+    Ok(Json(found.map(|found| Refusal { kind: found.kind, reason: found.reason }).collect()))
 }
 
 pub(super) async fn usage(State(node): Shared, Path(id): Path<String>) -> Result<Json<Usage>> {

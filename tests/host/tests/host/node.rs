@@ -1,6 +1,7 @@
 //! The whole product: each case starts a node of its own and uses the `pando` command as a user would.
 
 mod ahead;
+mod along;
 mod attacks;
 mod beside_commands;
 mod builds;
@@ -65,6 +66,7 @@ pub(crate) fn cases() -> Vec<Case> {
         client::cases(),
         services::cases(),
         ahead::cases(),
+        along::cases(),
         beside_commands::cases(),
         builds::cases(),
         burst::cases(),

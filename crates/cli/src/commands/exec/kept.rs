@@ -3,10 +3,11 @@
 use std::{
     io::{self, IsTerminal},
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
-use api::{ExitStatus, TIMED_OUT};
+use api::{ExitStatus, SandboxState, TIMED_OUT};
 use base::id::SandboxId;
 use client::{Event, Events, Inside, Selector, Start};
 use serde::Serialize;
@@ -17,7 +18,10 @@ use tokio::{
 };
 
 use super::{Args, CHUNK_BYTES, UNREAD, exit_code, show, terminal, terminal::RawTerminal, unread};
-use crate::{exit::Failure, output, target::Target};
+use crate::{exit::Failure, output, sandbox_id::Among, target::Target};
+
+/// Until a paused sandbox is looked at again.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Keys that leave a terminal: Ctrl-P, Ctrl-Q.
 const LEAVE_KEYS: [u8; 2] = [0x10, 0x11];
@@ -59,8 +63,8 @@ pub(super) async fn run(args: Args, id: &SandboxId, target: &dyn Target) -> Resu
         (false, true) => Input::Nothing,
         (false, false) => Input::Bytes,
     };
-    let following = Following { inside: &inside, which: Selector::Pid(pid), events, interrupts };
-    following.run(input, Leave::Kill).await
+    let of = Sandbox { target, id };
+    Following { of, inside, which: Selector::Pid(pid), events, interrupts }.run(input, Leave::Kill).await
 }
 
 /// What of this client's input goes to the command.
@@ -89,22 +93,78 @@ enum End {
     Left,
 }
 
+/// The sandbox of a command.
+pub(crate) struct Sandbox<'a> {
+    pub(crate) target: &'a dyn Target,
+    pub(crate) id: &'a SandboxId,
+}
+
+impl Sandbox<'_> {
+    async fn state(&self) -> Result<Option<SandboxState>> {
+        let found = self.target.list(Among::Store).await?.into_iter().find(|shown| shown.id == *self.id);
+        Ok(found.map(|shown| shown.state))
+    }
+
+    /// If it is paused, waits until it is not any more. False if it was not.
+    async fn was_paused(&self) -> Result<bool> {
+        let mut was_paused = false;
+        while let Some(SandboxState::Paused | SandboxState::Pausing) = self.state().await? {
+            if !was_paused {
+                errln!(
+                    "pando: the sandbox was paused; the command is followed again when it is resumed (Ctrl-C leaves)"
+                );
+            }
+            was_paused = true;
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(was_paused)
+    }
+}
+
 /// A command that is followed.
 pub(crate) struct Following<'a> {
-    pub(crate) inside: &'a Inside,
+    pub(crate) of: Sandbox<'a>,
+    pub(crate) inside: Inside,
     pub(crate) which: Selector,
     pub(crate) events: Events,
     pub(crate) interrupts: Signal,
 }
 
 impl Following<'_> {
-    /// Shows what the command prints until it ends, and sends it input.
+    /// Shows what the command prints until it ends, and sends it input. A pause is waited out: a resume shows again the
+    /// output that is kept.
     pub(crate) async fn run(self, input: Input, leave: Leave) -> Result<ExitCode> {
-        let Self { inside, which, mut events, mut interrupts } = self;
-        let ended = follow(inside, &which, &mut events, &mut interrupts, (input, leave)).await.inspect_err(|_| {
-            errln!("pando: the command may run on: `pando attach` follows it again");
-        })?;
-        finish(ended, inside, &which, leave).await
+        let Self { of, mut inside, which, mut events, mut interrupts } = self;
+        let mut leave = leave;
+        loop {
+            let ended = follow(&inside, &which, &mut events, &mut interrupts, (input, leave)).await;
+            if is_lost(&ended) {
+                let resumed = tokio::select! {
+                    resumed = of.was_paused() => resumed?,
+                    _ = interrupts.recv() => return finish(End::Left, &inside, &which, Leave::RunOn).await,
+                };
+                if resumed {
+                    // It goes on whether or not a client is there.
+                    leave = Leave::RunOn;
+                    inside = of.target.inside(of.id).await?;
+                    events = inside.follow(&which).await?;
+                    continue;
+                }
+            }
+            let ended = ended.inspect_err(|_| {
+                errln!("pando: the command may run on: `pando attach` follows it again");
+            })?;
+            return finish(ended, &inside, &which, leave).await;
+        }
+    }
+}
+
+/// Whether nothing is known of the command any more.
+fn is_lost(ended: &Result<End>) -> bool {
+    match ended {
+        Ok(End::Ended(status)) => *status == ExitStatus::Unknown,
+        Ok(End::Unread | End::Left) => false,
+        Err(_) => true,
     }
 }
 

@@ -7,12 +7,19 @@ use holder::{Entry, Meta};
 use process::{Command, Stream, StreamFile};
 use procfs::Fields;
 use sandbox::{ProcessIdentity, monotonic_ns};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Context, Error, Forked, Result},
     node::{Node, inspect::pids},
     records::SandboxRecord,
 };
+
+/// Bytes of each output of a command that copies come with.
+const KEPT_BYTES: u64 = 64 << 10;
+
+/// A command, and the end of each of its outputs.
+type WithOutput = (Entry, Vec<Vec<u8>>);
 
 /// What of a sandbox is captured beside its files.
 #[derive(Debug, Clone)]
@@ -35,38 +42,45 @@ impl Along {
 impl Node {
     /// Nothing for a sandbox in which nothing runs that can be captured.
     pub(in crate::node) async fn along(&self, record: &SandboxRecord) -> Result<Option<Along>> {
-        let entries = self.entries(&record.id).await?;
-        let runs = |entry: &&Entry| entry.end.is_none() && identity(entry).is_alive();
-        let (running, ended): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(runs);
+        let entries = self.entries_with(&record.id, KEPT_BYTES).await?;
+        let runs = |(entry, _): &&WithOutput| entry.end.is_none() && identity(entry).is_alive();
+        let (running, ended): (Vec<&WithOutput>, Vec<&WithOutput>) = entries.iter().partition(runs);
         if running.len() > FORKED_COMMANDS_MAX {
             let refusal = format!("{} commands run in it, and {FORKED_COMMANDS_MAX} can go along", running.len());
             return Err(Error::CannotFork { what: Forked::Sandbox(record.id.clone()), refusals: vec![refusal] });
         }
-        let first = running.first().map(|entry| identity(entry));
+        let first = running.first().map(|(entry, _)| identity(entry));
         let main = record.program().or(first).or_else(|| self.left_behind(record));
         let Some(main) = main else { return Ok(None) };
         let mut streams = self.streams(&record.id, record.init)?;
         // What ended commands have left behind may still write to their streams.
-        for (place, entry) in running.iter().chain(&ended).take(FORKED_COMMANDS_MAX).enumerate() {
+        for (place, (entry, _)) in running.iter().chain(&ended).take(FORKED_COMMANDS_MAX).enumerate() {
             for (descriptor, (dev, ino)) in (0..).zip(entry.meta.streams.iter().copied()) {
                 streams.push((StreamFile { dev, ino }, Stream::of_command(place, descriptor)));
             }
         }
-        let commands =
-            running.iter().map(|entry| Ok(Command { pid: entry.process.outside, label: label(&entry.meta)? }));
+        let commands = running.iter().map(|(entry, output)| {
+            let label = Label::of(&entry.meta, output).write()?;
+            Ok(Command { pid: entry.process.outside, label })
+        });
         let without_program = record.program().is_none();
         Ok(Some(Along { main, without_program, commands: commands.collect::<Result<_>>()?, streams }))
     }
 
-    /// A process that has lost its parent, one that leads its session if there is one.
+    /// A process that has lost its parent, one that leads its session if there is one. What an earlier capture took for the
+    /// first process has its parent outside, and comes before all.
     fn left_behind(&self, record: &SandboxRecord) -> Option<ProcessIdentity> {
-        let mut orphans: Vec<i32> = pids(&self.group(&record.id))
-            .ok()?
-            .into_iter()
-            .filter(|pid| parent(*pid) == Some(record.init.pid))
-            .collect();
-        orphans.sort_by_key(|pid| !sys::remote::leads_session(*pid).unwrap_or(false));
-        orphans.iter().find_map(|pid| ProcessIdentity::of(*pid))
+        let (init, inside) = (record.init.pid, pids(&self.group(&record.id)).ok()?);
+        let mut orphans: Vec<(bool, bool, i32)> = Vec::new();
+        for pid in inside.iter().copied().filter(|pid| *pid != init) {
+            let parent = parent(pid);
+            let is_outside = parent.is_some_and(|parent| !inside.contains(&parent));
+            if is_outside || parent == Some(init) {
+                orphans.push((!is_outside, !sys::remote::leads_session(pid).unwrap_or(false), pid));
+            }
+        }
+        orphans.sort_unstable();
+        orphans.iter().find_map(|(.., pid)| ProcessIdentity::of(*pid))
     }
 }
 
@@ -80,16 +94,45 @@ fn identity(entry: &Entry) -> ProcessIdentity {
     ProcessIdentity { pid: entry.process.outside, start_ticks: entry.process.start_ticks }
 }
 
-/// As it is in a copy: what is left of its time counts from there, and no client waits for it.
-fn label(meta: &Meta) -> Result<String> {
-    let left_ms = meta.deadline_ns.map(|deadline| deadline.saturating_sub(monotonic_ns()) / 1_000_000);
-    let copy = Meta { deadline_ns: None, timeout_ms: left_ms.or(meta.timeout_ms), foreground: false, ..meta.clone() };
-    serde_json::to_string(&copy).doing("describe a command")
+/// What a copy has to know of a command.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Label {
+    /// As it will be held: no client waits for it, and its time limit is what was left.
+    pub(super) meta: Meta,
+    /// The end of each of its outputs.
+    #[serde(with = "text")]
+    pub(super) before: Vec<Vec<u8>>,
 }
 
-/// What a label says.
-pub(super) fn of_label(label: &str) -> Result<Meta> {
-    serde_json::from_str(label).doing("read the description of a command")
+impl Label {
+    fn of(meta: &Meta, before: &[Vec<u8>]) -> Self {
+        let left_ms = meta.deadline_ns.map(|deadline| deadline.saturating_sub(monotonic_ns()) / 1_000_000);
+        let meta = Meta { deadline_ns: None, timeout_ms: left_ms, foreground: false, ..meta.clone() };
+        Self { meta, before: before.to_vec() }
+    }
+
+    fn write(&self) -> Result<String> {
+        serde_json::to_string(self).doing("describe a command")
+    }
+
+    pub(super) fn read(label: &str) -> Result<Self> {
+        serde_json::from_str(label).doing("read the description of a command")
+    }
+}
+
+/// Bytes in JSON.
+mod text {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
+        bytes.iter().map(|bytes| BASE64_STANDARD.encode(bytes)).collect::<Vec<_>>().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        texts.iter().map(|text| BASE64_STANDARD.decode(text).map_err(Error::custom)).collect()
+    }
 }
 
 /// The command in a copy that goes on now, under a key of its own.

@@ -15,7 +15,7 @@ use process::{CommandFacts, ZygoteFacts};
 use rustix::io::Errno;
 
 use super::{
-    along::{in_copy, of_label},
+    along::{Label, in_copy},
     start::{file_of, pipe},
     terminal,
 };
@@ -39,6 +39,8 @@ struct Made {
     place: u32,
     /// As it will be held, but for its sandbox, key and time.
     meta: Meta,
+    /// The end of each of its outputs.
+    before: Vec<Vec<u8>>,
     input: Option<OwnedFd>,
     outputs: Vec<OwnedFd>,
 }
@@ -74,11 +76,10 @@ impl Node {
         CommandStreams(streams): CommandStreams,
         mut spawned: Vec<SpawnedCommand>,
     ) -> Result<()> {
-        for Made { place, meta, input, outputs } in streams {
-            let at = spawned.iter().position(|command| command.place == place);
+        for made in streams {
+            let at = spawned.iter().position(|command| command.place == made.place);
             let at = at.ok_or(std::io::ErrorKind::NotFound).doing("find a command of the copy")?;
-            let meta = in_copy(meta, id, format!("exec-{}", random_suffix()));
-            self.hold_one(id, meta, (input, outputs), spawned.swap_remove(at)).await?;
+            self.hold_one(id, made, spawned.swap_remove(at)).await?;
         }
         Ok(())
     }
@@ -86,19 +87,19 @@ impl Node {
     async fn hold_one(
         self: &Arc<Self>,
         id: &SandboxId,
-        meta: Meta,
-        (input, outputs): (Option<OwnedFd>, Vec<OwnedFd>),
+        Made { meta, before, input, outputs, .. }: Made,
         spawned: SpawnedCommand,
     ) -> Result<()> {
+        let meta = in_copy(meta, id, format!("exec-{}", random_suffix()));
         let SpawnedCommand { inside, process, pidfd, ended, .. } = spawned;
         let guard = self.holder.begin_start(&meta.key);
         let lent: Vec<_> = outputs.iter().map(AsFd::as_fd).collect();
-        let starting = self.hold(&meta, &lent, input.as_ref().map(AsFd::as_fd)).await?;
+        let starting = self.hold(&meta, &before, &lent, input.as_ref().map(AsFd::as_fd)).await?;
         let (group, pid) = (self.group(id).join(&meta.key), process.pid);
         let gather = move || gather(&group, pid);
         tokio::task::spawn_blocking(gather).await.doing("gather the processes of a command").flatten()?;
         let held = Process { inside, outside: process.pid, start_ticks: process.start_ticks };
-        // Nobody reads along from its first byte on.
+        // No client reads along from its first byte on.
         drop(starting.begin(held, &pidfd).await.map_err(failed("hand over the command"))?);
         drop(guard);
         self.report_end(&meta.key, ended);
@@ -111,18 +112,18 @@ impl Node {
 
 /// The streams of one command, and the node's ends of them.
 fn make_of(CommandFacts { place, label, .. }: &CommandFacts, init: i32) -> Result<([OwnedFd; STREAMS], Made)> {
-    let (place, mut meta) = (*place, of_label(label)?);
+    let (place, Label { mut meta, before }) = (*place, Label::read(label)?);
     if let Some(number) = meta.terminal_number {
         let terminal::Opened { master, slave, .. } = terminal::open_as(init, number)?;
         meta.streams = vec![file_of(&slave)?];
         let streams = [share(&slave)?, share(&slave)?, slave];
-        return Ok((streams, Made { place, meta, input: None, outputs: vec![master] }));
+        return Ok((streams, Made { place, meta, before, input: None, outputs: vec![master] }));
     }
     let [(stdin, input), (output, stdout), (errors, stderr)] = [pipe()?, pipe()?, pipe()?];
     meta.streams = [&stdin, &stdout, &stderr].map(file_of).into_iter().collect::<Result<_>>()?;
     // Without input, the other end closes here: the command reads end of file, as it would have before.
     let input = meta.stdin.then_some(input);
-    Ok(([stdin, stdout, stderr], Made { place, meta, input, outputs: vec![output, errors] }))
+    Ok(([stdin, stdout, stderr], Made { place, meta, before, input, outputs: vec![output, errors] }))
 }
 
 fn share(file: &OwnedFd) -> Result<OwnedFd> {

@@ -133,7 +133,7 @@ impl Node {
             terminal::resize(&master, size)?;
             meta.streams = vec![file_of(&slave)?];
             meta.terminal_number = Some(number);
-            let starting = self.hold(meta, &[master.as_fd()], None).await?;
+            let starting = self.hold(meta, &[], &[master.as_fd()], None).await?;
             let share = || slave.try_clone().doing("share the terminal");
             return Ok(Stdio { process: [share()?, share()?, share()?], starting });
         }
@@ -143,7 +143,7 @@ impl Node {
         meta.streams = [&stdin_read, &stdout_write, &stderr_write].map(file_of).into_iter().collect::<Result<_>>()?;
         // Without input, the other end closes here: the command reads end of file at once.
         let input = request.stdin.then(|| stdin_write.as_fd());
-        let starting = self.hold(meta, &[stdout_read.as_fd(), stderr_read.as_fd()], input).await?;
+        let starting = self.hold(meta, &[], &[stdout_read.as_fd(), stderr_read.as_fd()], input).await?;
         Ok(Stdio { process: [stdin_read, stdout_write, stderr_write], starting })
     }
 
@@ -151,15 +151,16 @@ impl Node {
     pub(super) async fn hold(
         &self,
         meta: &Meta,
+        before: &[Vec<u8>],
         outputs: &[BorrowedFd<'_>],
         input: Option<BorrowedFd<'_>>,
     ) -> Result<Starting> {
         let holder = self.holder.client();
-        let held = match holder.hold(meta, outputs, input).await {
+        let held = match holder.hold(meta, before, outputs, input).await {
             // It may have been about to end, because it was idle.
             Err(error) if matches!(error, holder::Error::Lost) || is_absent(&error) => {
                 self.holder.reach().await?;
-                holder.hold(meta, outputs, input).await
+                holder.hold(meta, before, outputs, input).await
             }
             held => held,
         };

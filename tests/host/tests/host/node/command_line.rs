@@ -13,6 +13,8 @@ use testkit::{
     runner::Case,
 };
 
+use super::files_only::begin_unforkable;
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("command_line::the_environment_names_the_node", || case(environment)),
@@ -142,10 +144,15 @@ fn hints(node: &Node) -> Result<()> {
     refused(&answer, 5, &["its working directory /tmp/gone (deleted)", "hint: change the program"])?;
     ensure!(!answer.stderr.contains("pando exec"), "a build has no exec: {answer}");
     let id = &sleepers(node, 1)?[0];
-    node.shell(id, "sleep 1000 & echo")?;
+    let held = begin_unforkable(node, id)?;
     for command in [&["fork", id][..], &["checkpoint", id], &["pause", id]] {
-        refused(&node.pando(command)?, 5, &["hint: end what `pando exec` has started"])?;
+        refused(
+            &node.pando(command)?,
+            5,
+            &["(python3)", "hint: the sandbox goes on; end the processes that are named"],
+        )?;
     }
+    held.signal(rustix::process::Signal::INT)?;
     node.ok(&["volume", "create", "ws"])?;
     let missing = node.dir().join("not there").display().to_string();
     let answer = node.pando(&["volume", "mount", "ws", &missing])?;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use api::SandboxState;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{
-    node::{Node, Setting},
+    node::{Node, Running, Setting},
     runner::Case,
 };
 
@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Runs `body` with a node that has a template `idle` without a start command.
-fn with_idle(body: impl FnOnce(&Shared, &mut Node) -> Result<()>) -> Result<()> {
+pub(super) fn with_idle(body: impl FnOnce(&Shared, &mut Node) -> Result<()>) -> Result<()> {
     let shared = Shared::new()?;
     let mut node = shared.node()?;
     build_idle(&node)?;
@@ -109,7 +109,7 @@ fn expect_no_heads(node: &Node) -> Result<()> {
     Ok(())
 }
 
-fn fork(node: &Node, arguments: &[&str]) -> Result<Vec<String>> {
+pub(super) fn fork(node: &Node, arguments: &[&str]) -> Result<Vec<String>> {
     let forked = node.json(&[&["fork", "--json"], arguments].concat())?;
     let sandboxes = forked["sandboxes"].as_array().context("no copies")?;
     sandboxes.iter().map(|sandbox| Ok(sandbox["id"].as_str().context("no id")?.to_owned())).collect()
@@ -137,20 +137,28 @@ fn forked(_: &Shared, node: &mut Node) -> Result<()> {
 
 fn crowded(_: &Shared, node: &mut Node) -> Result<()> {
     let id = marked(node)?;
-    let held = node.hold(&["exec", &id, "--", "/bin/cat"])?;
-    sleep(Duration::from_millis(300));
+    let held = begin_unforkable(node, &id)?;
     for command in [vec!["fork", &id], vec!["pause", &id], vec!["checkpoint", &id]] {
         let answer = node.pando(&command)?;
-        let says = ["(cat) runs in it", "--files-only"];
+        let says = ["(python3)", "socket", "--files-only"];
         ensure!(answer.code == 5 && says.iter().all(|part| answer.stderr.contains(part)), "{command:?}: {answer}");
     }
     let copy = fork(node, &["--files-only", &id])?.remove(0);
     expect_idle(node, &copy)?;
     expect_marked(node, &copy)?;
     ensure!(node.inspect(&id)?.processes.len() == 2, "the command does not go on");
-    held.release()?;
+    held.signal(Signal::INT)?;
+    held.end()?;
     let copy = fork(node, &[&id])?.remove(0);
     expect_marked(node, &copy)
+}
+
+/// A command that has what cannot be forked: a netlink socket.
+pub(super) fn begin_unforkable(node: &Node, id: &str) -> Result<Running> {
+    let script = "import socket, time\ns = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)\nprint('begun', flush=True)\ntime.sleep(1000000)";
+    let command = node.begin(&["exec", id, "--", "/usr/bin/python3", "-c", script])?;
+    ensure!(command.first_line()? == "begun", "the command did not begin");
+    Ok(command)
 }
 
 fn anywhere(shared: &Shared, node: &mut Node) -> Result<()> {
@@ -257,9 +265,8 @@ fn rebooted(shared: &Shared, node: &mut Node) -> Result<()> {
     let id = node.run("geo", 1)?[0].id.to_string();
     mark(node, &id)?;
     let (who, boot_id) = (machine(node, &id)?, boot(node, &id)?);
-    let command = node.begin(&["exec", &id, "--", "/bin/sh", "-c", "echo begun; exec sleep 1000"])?;
-    ensure!(command.first_line()? == "begun", "the command did not begin");
-    fails(node, &["pause", &id], 5, "runs beside its program")?;
+    let command = begin_unforkable(node, &id)?;
+    fails(node, &["pause", &id], 5, "socket")?;
     let paused = node.json(&["pause", "--files-only", &id, "--json"])?;
     ensure!(paused["sandbox"]["state"] == "paused" && paused["memory_bytes"] == 0, "{paused}");
     ensure!(command.end()?.code != 0, "the command goes on");

@@ -3,15 +3,15 @@
 use anyhow::{Context, Result, ensure};
 use testkit::{node::Node, runner::Case};
 
+use super::files_only::begin_unforkable;
+
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("live_fork::memory_and_files_are_of_one_moment_and_separate_later", || case(values_and_files)),
         Case::new("live_fork::a_fork_of_a_fork_has_the_values_of_both", || case(fork_of_a_fork)),
         Case::new("live_fork::a_file_that_is_written_all_the_time_has_no_gap", diary),
         Case::new("live_fork::copies_outlive_their_source", || case(source_removed)),
-        Case::new("live_fork::a_sandbox_with_more_than_its_program_is_refused_with_the_reason", || {
-            case(second_process)
-        }),
+        Case::new("live_fork::a_command_that_cannot_be_forked_is_refused_with_the_reason", || case(unforkable)),
     ]
 }
 
@@ -109,22 +109,23 @@ fn source_removed(node: &Node) -> Result<()> {
     Ok(())
 }
 
-fn second_process(node: &Node) -> Result<()> {
+fn unforkable(node: &Node) -> Result<()> {
     let source = start(node)?;
-    let exec = node.begin(&["exec", &source, "--", "/bin/sleep", "1000"])?;
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-    while node.inspect(&source)?.processes.len() < 3 && std::time::Instant::now() < deadline {}
+    let exec = begin_unforkable(node, &source)?;
     let answer = node.pando(&["fork", &source])?;
-    // An exec'd command is no child of the program: it stays with the source.
-    if answer.code != 0 {
-        ensure!(answer.code == 5 && answer.stderr.contains("cannot be forked"), "{answer}");
-    }
+    ensure!(answer.code == 5 && answer.stderr.contains("(python3)") && answer.stderr.contains("socket"), "{answer}");
+    let examined = node.pando(&["doctor", "--sandbox", &source, "--json"])?;
+    let found: serde_json::Value = serde_json::from_str(&examined.stdout)?;
+    let reason = &found["refusals"][0]["reason"];
+    ensure!(examined.code == 5 && found["refusals"][0]["kind"] == "socket_kind", "{examined}");
+    ensure!(reason.as_str().is_some_and(|reason| answer.stderr.contains(reason)), "{reason}, but the fork: {answer}");
     exec.signal(rustix::process::Signal::INT)?;
     ensure!(exec.end()?.code == 130, "exit code of an interrupted exec");
     let gone = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while node.inspect(&source)?.processes.len() > 2 {
         ensure!(std::time::Instant::now() < gone, "the command of an interrupted exec runs on");
     }
+    node.ok(&["doctor", "--sandbox", &source])?;
     fork(node, &source, 1).map(drop)
 }
 

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use api::{PausedSandbox, SandboxState};
+use rustix::process::Signal;
 use testkit::{
     engine::wait_until,
     node::{Answer, Node},
@@ -15,6 +16,7 @@ use testkit::{
 
 use super::{
     crash::number,
+    files_only::begin_unforkable,
     images::root,
     shared::{Shared, with_geo},
 };
@@ -192,13 +194,13 @@ fn errors(_: &Shared, node: &mut Node) -> Result<()> {
 
 fn refused(_: &Shared, node: &mut Node) -> Result<()> {
     let id = marked(node)?;
-    let held = node.hold(&["exec", &id, "--", "/bin/cat"])?;
-    sleep(Duration::from_millis(300));
+    let held = begin_unforkable(node, &id)?;
     let answer = node.pando(&["pause", &id])?;
-    ensure!(answer.code == 5 && answer.stderr.contains("process"), "{answer}");
+    ensure!(answer.code == 5 && answer.stderr.contains("(python3)"), "{answer}");
     expect_state(node, &id, SandboxState::Running)?;
     expect_marked(node, &id)?;
-    held.release()?;
+    held.signal(Signal::INT)?;
+    held.end()?;
     pause(node, &id)
 }
 

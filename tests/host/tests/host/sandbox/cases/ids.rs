@@ -302,7 +302,8 @@ os.mkdir('/opt/jail'); os.chroot('/opt/jail'); print('on', flush=True); time.sle
     jailed.user = User::ROOT;
     let (pid, output) = start(&sandbox, &jailed);
     BufReader::new(fs::File::from(output)).read_line(&mut String::new()).unwrap();
-    let refusals: Vec<String> = process::examine(pid).unwrap().iter().map(ToString::to_string).collect();
+    let refusals: Vec<String> =
+        process::examine(&process::Examined::process(pid).unwrap()).unwrap().iter().map(ToString::to_string).collect();
     assert!(refusals.iter().any(|refusal| refusal.contains("/opt/jail its root directory")), "{refusals:?}");
     destroy(sandbox);
     wait(pid);

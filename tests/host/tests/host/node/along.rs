@@ -1,0 +1,257 @@
+//! Commands go along into forks, checkpoints and pauses.
+
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use testkit::{
+    node::{Answer, Node},
+    runner::Case,
+};
+
+use super::{
+    files_only::{fork, with_idle},
+    shared::{Shared, with_geo},
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("along::commands_go_on_in_forks_and_forks_of_these", || with_geo(forked)),
+        Case::new("along::commands_of_a_sandbox_without_a_program_go_on_in_forks", || with_idle(forked_alone)),
+        Case::new("along::commands_go_on_after_a_pause_on_any_node", || with_geo(paused)),
+        Case::new("along::commands_of_a_sandbox_without_a_program_go_on_after_a_pause", || with_idle(paused_alone)),
+        Case::new("along::a_checkpoint_has_commands_on_any_node", || with_idle(checkpoint)),
+        Case::new("along::what_commands_left_behind_goes_on", || with_idle(left_behind)),
+        Case::new("along::the_time_limit_of_a_command_goes_on_after_a_pause", || with_idle(time_limit)),
+        Case::new("along::a_client_that_follows_a_command_waits_out_a_pause", || with_idle(followed)),
+        Case::new("along::too_many_commands_are_refused_by_number", || with_idle(too_many)),
+    ]
+}
+
+/// Counts, with a number of its own in memory, until a file says that it is to end with status 7.
+const COUNTER: &str = "own=$(cat /proc/sys/kernel/random/uuid); echo $own; n=0
+while [ ! -e /tmp/stop ]; do n=$((n+1)); echo $n > /tmp/n.new; mv /tmp/n.new /tmp/n; sleep 0.01; done
+echo ended $own; exit 7";
+
+/// A counter, a program that waits for input, and a shell with a job on a terminal.
+fn begin(node: &Node, id: &str) -> Result<()> {
+    node.shell(id, "echo 'V=kept; sleep 1000000 & echo begun' > /tmp/rc")?;
+    node.ok(&["exec", "-d", "--tag", "counter", id, "--", "/bin/sh", "-c", COUNTER])?;
+    node.ok(&["exec", "-d", "-i", "--tag", "cat", id, "--", "/bin/sh", "-c", "cat; exit 3"])?;
+    node.ok(&["exec", "-d", "-t", "--tag", "shell", id, "--", "/bin/bash", "--init-file", "/tmp/rc", "-i"])?;
+    within("the commands to begin", || {
+        let shell = commands(node, id)?.into_iter().find(|command| command["tag"] == "shell");
+        Ok(count(node, id).is_ok() && shell.is_some_and(|shell| has_job(node, id, &shell)))
+    })
+}
+
+fn has_job(node: &Node, id: &str, shell: &Value) -> bool {
+    let children = format!("cat /proc/{0}/task/{0}/children", shell["pid"]);
+    node.shell(id, &children).is_ok_and(|children| !children.trim().is_empty())
+}
+
+fn within(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !done()? {
+        ensure!(Instant::now() < deadline, "waited too long for {what}");
+        sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Those that run.
+fn commands(node: &Node, id: &str) -> Result<Vec<Value>> {
+    let (status, body) = node.api(&format!("GET /v1/sandboxes/{id}/commands"), b"")?;
+    ensure!(status == 200, "{status} {body}");
+    let all: Vec<Value> = serde_json::from_str(&body)?;
+    Ok(all.into_iter().filter(|command| command["status"].is_null()).collect())
+}
+
+fn count(node: &Node, id: &str) -> Result<u64> {
+    Ok(node.shell(id, "cat /tmp/n")?.trim().parse()?)
+}
+
+/// All of them run, with the pids and tags of before.
+fn expect_running(node: &Node, id: &str, before: &[Value]) -> Result<()> {
+    let named = |commands: &[Value]| -> Vec<(Value, Value)> {
+        commands.iter().map(|command| (command["pid"].clone(), command["tag"].clone())).collect()
+    };
+    let now = commands(node, id)?;
+    ensure!(named(&now) == named(before), "{id}: {now:?}, but before {before:?}");
+    let first = count(node, id)?;
+    within("the counter", || Ok(count(node, id)? > first))
+}
+
+fn type_in(node: &Node, id: &str, tag: &str, option: &str, text: &str) -> Result<Answer> {
+    node.pando_with_input(&["attach", option, id, tag], text.as_bytes())
+}
+
+/// Ends them, each as it would have ended without all this.
+fn expect_ends(node: &Node, id: &str) -> Result<String> {
+    let shell = type_in(node, id, "shell", "-t", "echo $V-$(jobs -p | wc -l)-$(tty | cut -c-9); exit 5\r")?;
+    let says = ["begun", "kept-1-/dev/pts/"];
+    ensure!(shell.code == 5 && says.iter().all(|part| shell.stdout.contains(part)), "{id}: the shell: {shell}");
+    let cat = type_in(node, id, "cat", "-i", "to you\n")?;
+    ensure!(cat.code == 3 && cat.stdout == "to you\n", "{id}: {cat}");
+    node.shell(id, "touch /tmp/stop")?;
+    let counter = node.pando(&["attach", id, "counter"])?;
+    let own = counter.stdout.lines().next().unwrap_or_default().to_owned();
+    ensure!(counter.code == 7 && counter.stdout == format!("{own}\nended {own}\n"), "{id}: the counter: {counter}");
+    node.shell(id, "rm /tmp/stop")?;
+    Ok(own)
+}
+
+fn forked(_: &Shared, node: &mut Node) -> Result<()> {
+    fork_of(node, "geo", |node, id| {
+        ensure!(node.ask(id, "GET /verify")?["intact"] == true, "{id} is not intact");
+        Ok(())
+    })
+}
+
+fn forked_alone(_: &Shared, node: &mut Node) -> Result<()> {
+    fork_of(node, "idle", |_, _| Ok(()))
+}
+
+fn fork_of(node: &Node, template: &str, check: fn(&Node, &str) -> Result<()>) -> Result<()> {
+    let id = node.run(template, 1)?[0].id.to_string();
+    begin(node, &id)?;
+    let before = commands(node, &id)?;
+    let mut all = fork(node, &["-n", "2", &id])?;
+    all.extend(fork(node, &[&all[0]])?);
+    let (status, body) =
+        node.api(&format!("POST /v1/sandboxes/{}/commands/tag:cat/signal", all[0]), br#"{"signal":"kill"}"#)?;
+    ensure!(status < 300, "{status} {body}");
+    within("an end", || Ok(commands(node, &all[0])?.len() == 2))?;
+    for copy in [&all[1], &all[2], &id] {
+        expect_running(node, copy, &before)?;
+        check(node, copy)?;
+    }
+    let owns = [&all[1], &all[2], &id].map(|copy| expect_ends(node, copy)).into_iter().collect::<Result<Vec<_>>>()?;
+    ensure!(owns.iter().all(|own| *own == owns[0]), "{owns:?}");
+    for copy in [&all[1], &all[2], &id] {
+        ensure!(commands(node, copy)?.is_empty(), "{copy}: a command is left");
+        check(node, copy)?;
+    }
+    Ok(())
+}
+
+fn paused(shared: &Shared, node: &mut Node) -> Result<()> {
+    pause_of(shared, node, "geo")
+}
+
+fn paused_alone(shared: &Shared, node: &mut Node) -> Result<()> {
+    pause_of(shared, node, "idle")
+}
+
+fn pause_of(shared: &Shared, node: &mut Node, template: &str) -> Result<()> {
+    let id = node.run(template, 1)?[0].id.to_string();
+    begin(node, &id)?;
+    let before = commands(node, &id)?;
+    let other = shared.node()?;
+    for (from, to) in [(&*node, &*node), (&*node, &other), (&other, &*node)] {
+        from.ok(&["pause", &id])?;
+        let copy = fork(to, &[&id])?.remove(0);
+        to.ok(&["resume", &id])?;
+        expect_running(to, &id, &before)?;
+        expect_running(to, &copy, &before)?;
+        expect_ends(to, &copy)?;
+        to.ok(&["kill", &copy])?;
+    }
+    other.finish()?;
+    node.ok(&["pause", &id])?;
+    node.kill_server()?;
+    node.start_server()?;
+    node.ok(&["resume", &id])?;
+    expect_running(node, &id, &before)?;
+    expect_ends(node, &id)?;
+    node.ok(&["kill", &id]).map(drop)
+}
+
+fn checkpoint(shared: &Shared, node: &mut Node) -> Result<()> {
+    let id = node.run("idle", 1)?[0].id.to_string();
+    begin(node, &id)?;
+    let before = commands(node, &id)?;
+    node.ok(&["checkpoint", &id, "--name", "busy"])?;
+    let other = shared.node()?;
+    for at in [&*node, &other] {
+        for copy in at.run("busy", 3)? {
+            let copy = copy.id.to_string();
+            expect_running(at, &copy, &before)?;
+            expect_ends(at, &copy)?;
+            at.ok(&["kill", &copy])?;
+        }
+        at.ok(&["template", "rm", "busy"])?;
+    }
+    other.finish()?;
+    expect_running(node, &id, &before)?;
+    expect_ends(node, &id)?;
+    node.ok(&["checkpoint", "rm", "busy"]).map(drop)
+}
+
+fn left_behind(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = node.run("idle", 1)?[0].id.to_string();
+    // In a session of its own, and with the streams of a command that has ended.
+    node.ok(&["exec", "-d", &id, "--", "/bin/sh", "-c", &format!("setsid sh -c '{COUNTER}' & exit 0")])?;
+    within("the counter", || Ok(count(node, &id).is_ok() && commands(node, &id)?.is_empty()))?;
+    let counts = |id: &str| -> Result<()> {
+        ensure!(commands(node, id)?.is_empty(), "{id}: a command runs");
+        let first = count(node, id)?;
+        within("the counter", || Ok(count(node, id)? > first))
+    };
+    let copy = fork(node, &[&id])?.remove(0);
+    counts(&copy)?;
+    counts(&id)?;
+    node.ok(&["pause", &id])?;
+    node.ok(&["resume", &id])?;
+    counts(&id)?;
+    let next = fork(node, &[&id])?.remove(0);
+    counts(&next)
+}
+
+fn time_limit(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = node.run("idle", 1)?[0].id.to_string();
+    node.ok(&["exec", "-d", "--timeout", "3s", "--tag", "short", &id, "--", "/bin/sleep", "1000000"])?;
+    node.ok(&["pause", &id])?;
+    sleep(Duration::from_secs(3));
+    node.ok(&["resume", &id])?;
+    ensure!(commands(node, &id)?.len() == 1, "the time of the pause counts");
+    let answer = node.pando(&["attach", &id, "short"])?;
+    ensure!(answer.code == 124, "{answer}");
+    Ok(())
+}
+
+fn followed(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = node.run("idle", 1)?[0].id.to_string();
+    node.ok(&["exec", "-d", "--tag", "counter", &id, "--", "/bin/sh", "-c", COUNTER])?;
+    let following = node.begin(&["attach", &id, "counter"])?;
+    let own = following.first_line()?;
+    node.ok(&["pause", &id])?;
+    sleep(Duration::from_millis(300));
+    node.ok(&["resume", &id])?;
+    node.shell(&id, "touch /tmp/stop")?;
+    let answer = following.end()?;
+    // The output that is kept is shown again.
+    ensure!(answer.code == 7 && answer.stdout == format!("{own}\n{own}\nended {own}\n"), "{answer}");
+    ensure!(answer.stderr.contains("the sandbox was paused"), "{answer}");
+    Ok(())
+}
+
+fn too_many(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = node.run("idle", 1)?[0].id.to_string();
+    for _ in 0..80 {
+        node.ok(&["exec", "-d", &id, "--", "/bin/sleep", "1000000"])?;
+    }
+    let copy = fork(node, &[&id])?.remove(0);
+    ensure!(commands(node, &copy)?.len() == 80, "commands of the copy");
+    node.ok(&["exec", "-d", &id, "--", "/bin/sleep", "1000000"])?;
+    for verb in ["fork", "pause"] {
+        let answer = node.pando(&[verb, &id])?;
+        ensure!(answer.code == 5 && answer.stderr.contains("81 commands run in it, and 80 can go along"), "{answer}");
+    }
+    let copy = fork(node, &["--files-only", &id])?.remove(0);
+    ensure!(commands(node, &copy)?.is_empty(), "a copy of files has commands");
+    Ok(())
+}
