@@ -6,11 +6,12 @@
 //! ```
 //!
 //! Nothing that a step has started outlives it. A layer is known by all that has led to it: the origin, the steps before, and what was copied.
-//! What a build makes is a checkpoint of files, so every node can start it.
+//! What a build makes is a checkpoint, so every node can start it: of files, and of what its start command has come to.
 
 mod cache;
 mod copy;
 mod origin;
+mod started;
 mod step;
 
 use std::{path::PathBuf, sync::Arc};
@@ -333,12 +334,10 @@ impl Building<'_> {
             self.say(BuildLevel::Info, "CACHED: an earlier build has come to the same");
             return Ok(earlier);
         }
-        if !self.spec.startup.is_empty() {
-            self.say(BuildLevel::Info, "starting it once, to see whether it is ready in time");
-            Box::pin(self.try_startup()).await?;
+        if self.spec.startup.is_empty() || !Box::pin(self.keep_started(name)).await? {
+            self.say(BuildLevel::Info, "storing the files");
+            Box::pin(self.store(name)).await?;
         }
-        self.say(BuildLevel::Info, "storing the files");
-        Box::pin(self.store(name)).await?;
         self.node.keep_result(&result, name);
         self.say(BuildLevel::Info, "done");
         Ok(name.clone())

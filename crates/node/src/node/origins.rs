@@ -5,8 +5,9 @@ use tokio::sync::watch;
 
 use super::Node;
 use crate::{
-    error::{Result, Storing},
-    records::TemplateRecord,
+    config::RECORD,
+    error::{Error, Result, Storing},
+    records::{self, Durability, TemplateRecord},
 };
 
 impl Node {
@@ -26,6 +27,12 @@ impl Node {
         let state = self.state();
         let is_wanted = |found: &model::Template| state.template_record(&found.name).is_some_and(&is_wanted);
         state.templates().into_iter().filter(is_wanted).collect()
+    }
+
+    /// A restored template is what a build on this node has come to.
+    pub(super) fn mark_built(&self, name: &TemplateName) -> Result<()> {
+        let record = self.state().mark_built(name).ok_or_else(|| Error::NoTemplate(name.clone()))?;
+        records::write(&self.host.config.template_dir(name).join(RECORD), &record, Durability::Process)
     }
 
     /// Tells when templates may have come, gone or changed.

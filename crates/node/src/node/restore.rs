@@ -83,7 +83,7 @@ impl Node {
             image_layers,
             layer: layer.clone(),
             timings: BuildTimings::default(),
-            is_built: false,
+            is_built: self.state().template_record(&checkpoint.spec.name).is_some_and(|earlier| earlier.is_built),
             pages: checkpoint.program.as_ref().map(|_| format!("{}-{}", checkpoint.spec.name, random_suffix())),
             checkpoint: Some(manifest),
             volumes: checkpoint.kept_volumes()?,

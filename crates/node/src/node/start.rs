@@ -5,104 +5,29 @@
 //! start: blank from the pool, or made now -> volumes -> keeper: Start, or Release of its parked copy -> record -> running
 //! ```
 
+mod source;
+
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Instant};
 
 use base::id::{SandboxId, TemplateName, ZygoteId};
 use keeper::origin::carried;
 use keeper::{
-    Spawned, SpawnedCommand,
-    protocol::{self, CreateBare, CreateSandbox, Created, Furnish, StartCopy, Status},
+    Spawned,
+    protocol::{self, CreateBare, CreateSandbox, Created, Furnish, StartCopy},
 };
-use model::{Interpreter, Mount, NetworkPolicy, RunSpec, SandboxState, Started, TemplateSpec};
-use process::ZygoteFacts;
+use model::{Interpreter, RunSpec, SandboxState, Started};
 use sandbox::{Hides, Machine, ProcessIdentity};
-use tokio::{sync::oneshot, task::JoinSet};
+use tokio::task::JoinSet;
 
-use super::{Node, commands::CommandStreams, cut::Cut, in_use::InUse, metrics::StartKind, now_ms, volumes};
+pub(super) use source::{CopyOf, Running, Source};
+
+use super::{Node, in_use::InUse, metrics::StartKind, now_ms, volumes};
 use crate::{
     config::RECORD,
     error::{Context, Error, Result, chain},
     records::{self, NOBODY, SandboxRecord},
-    state::{Blank, Readiness, Startable, ZygoteRef},
+    state::{Blank, Readiness, Startable},
 };
-
-/// What copies are forked from.
-#[derive(Debug, Clone)]
-pub(super) struct CopyOf {
-    pub(super) zygote: ZygoteId,
-    pub(super) engine: Arc<ZygoteFacts>,
-    pub(super) interpreter: Interpreter,
-}
-
-impl CopyOf {
-    pub(super) fn new(zygote: ZygoteRef, interpreter: Interpreter) -> Self {
-        Self { zygote: zygote.number, engine: Arc::new(zygote.engine), interpreter }
-    }
-}
-
-/// A copy that runs.
-pub(super) struct Running {
-    /// Its sandbox's program, and what resolves at its end.
-    pub(super) program: Option<(ProcessIdentity, oneshot::Receiver<Status>)>,
-    /// Its commands, to be held when its record is there.
-    pub(super) commands: (CommandStreams, Vec<SpawnedCommand>),
-}
-
-/// What all starts of one request have in common.
-#[derive(Debug, Clone)]
-pub(super) struct Source {
-    pub(super) template: TemplateName,
-    /// What they are started from, in each one's record from then on: the template may be removed or built anew.
-    pub(super) spec: TemplateSpec,
-    pub(super) parent: Option<SandboxId>,
-    pub(super) layers: Vec<PathBuf>,
-    pub(super) pages: Option<String>,
-    pub(super) limits: model::Limits,
-    /// What they are copies of; none: they have no program.
-    pub(super) copies: Option<CopyOf>,
-    /// Which all of them share.
-    pub(super) volumes: Vec<Mount>,
-    /// Directories that the start makes for them.
-    pub(super) made: Vec<String>,
-    /// What each copy has for itself, in the place of volumes that the original can write.
-    pub(super) cut: Cut,
-    /// The room that a control plane has reserved for them.
-    pub(super) reservation: Option<String>,
-    /// What they may reach.
-    pub(super) network: NetworkPolicy,
-}
-
-impl Source {
-    pub(super) fn of_template(startable: Startable, request: &RunSpec) -> Self {
-        let Startable { record, zygote } = startable;
-        let interpreter = request.interpreter;
-        let copies = zygote.map(|zygote| CopyOf::new(zygote, interpreter));
-        Self {
-            layers: record.layers(),
-            pages: record.pages,
-            cut: Cut::kept(&record.volumes, &request.volumes),
-            template: record.spec.name.clone(),
-            made: volumes::undeclared(&record.spec.mount_points, &request.volumes),
-            parent: None,
-            limits: record.spec.limits.clone(),
-            spec: record.spec,
-            copies,
-            volumes: request.volumes.clone(),
-            reservation: request.reservation.clone(),
-            network: request.network.clone(),
-        }
-    }
-
-    /// Whether what they are copies of runs commands: also that which its template begins.
-    fn has_commands(&self) -> bool {
-        self.copies.as_ref().is_some_and(|of| !of.engine.commands.is_empty())
-    }
-
-    /// The zygote whose copies forked ahead will do.
-    fn parked(&self) -> Option<ZygoteId> {
-        self.copies.as_ref().filter(|of| of.interpreter == Interpreter::InProcess).map(|of| of.zygote)
-    }
-}
 
 /// Whether the start failed only because the zygote, or the keeper that holds it, died under it, or is of a checkpoint that was replaced.
 fn lost_its_zygote(error: &Error) -> bool {
@@ -297,7 +222,8 @@ impl Node {
         if let Ok(sandbox) = &started
             && source.parent.is_none()
             && !source.spec.startup.is_empty()
-            && !source.has_commands()
+            // What its template begins is among what it is a copy of.
+            && source.copies.is_none()
             // On the heap: most starts have none, and keep their place on the stack small.
             && let Err(error) = Box::pin(self.begin_startup(sandbox, &source.spec)).await
         {

@@ -227,6 +227,13 @@ impl State {
         self.templates.get(name)?.record.as_ref()
     }
 
+    /// Says of it that a build on this node has come to it.
+    pub(crate) fn mark_built(&mut self, name: &TemplateName) -> Option<TemplateRecord> {
+        let record = self.templates.get_mut(name)?.record.as_mut()?;
+        record.is_built = true;
+        Some(record.clone())
+    }
+
     /// As the API shows it.
     pub(crate) fn template(&self, name: &TemplateName) -> Result<model::Template> {
         let missing = || Error::NoTemplate(name.clone());

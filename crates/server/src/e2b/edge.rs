@@ -6,11 +6,12 @@ use axum::{
     Router,
     body::Body,
     extract,
-    http::{Request, StatusCode, header::CONTENT_TYPE, request::Parts},
+    http::{HeaderMap, HeaderValue, Request, StatusCode, header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse, Response},
     routing::any,
 };
 use base::id::SandboxId;
+use base64::{Engine, prelude::BASE64_STANDARD};
 use control::{Sandbox, State};
 use gateway::{
     errors::{Form, Refusal},
@@ -28,6 +29,11 @@ use super::{
     openapi::Served,
     platform::Platform,
 };
+
+/// Where the code interpreter of a sandbox listens, if it has one: `images/code-interpreter`.
+const INTERPRETER_PORT: u16 = 49999;
+/// What the interpreter learns the sandbox's environment variables by: JSON, as base64.
+const VARIABLES: &str = "x-sandbox-envs";
 
 /// How the types of streams of the Connect protocol begin.
 const CONNECT_STREAM: &[u8] = b"application/connect+";
@@ -86,7 +92,7 @@ async fn reached(edge: &Edge, label: &SandboxLabel, request: &Parts) -> Result<S
     }
 }
 
-async fn forward(edge: Edge, id: SandboxLabel, port: u16, request: Request<Body>) -> Response {
+async fn forward(edge: Edge, id: SandboxLabel, port: u16, mut request: Request<Body>) -> Response {
     let headers = request.headers().clone();
     let refused = |refusal: Refusal| refusal.answer(&id, Form::wanted(&headers));
     let Some(sandbox) = edge.platform.named(&id).await else { return refused(Refusal::NoSandbox) };
@@ -102,7 +108,24 @@ async fn forward(edge: Edge, id: SandboxLabel, port: u16, request: Request<Body>
         Ok(sandbox) => sandbox,
         Err(refusal) => return refused(refusal),
     };
+    if port == INTERPRETER_PORT {
+        tell_variables(&sandbox, request.headers_mut());
+    }
     edge.proxy.forward(&target(&edge, &sandbox, id, port), request).await
+}
+
+/// The interpreter was warmed before the sandbox was created with these environment variables.
+fn tell_variables(sandbox: &Sandbox, headers: &mut HeaderMap) {
+    headers.remove(VARIABLES);
+    let variables = &sandbox.spec.env_vars;
+    if variables.is_empty() {
+        return;
+    }
+    let value = serde_json::to_vec(variables).map(|json| BASE64_STANDARD.encode(json));
+    // Base64 is always a value. More than the interpreter takes is its to refuse.
+    if let Some(value) = value.ok().and_then(|text| HeaderValue::try_from(text).ok()) {
+        headers.insert(VARIABLES, value);
+    }
 }
 
 fn target(edge: &Edge, sandbox: &Sandbox, id: SandboxLabel, port: u16) -> Target {

@@ -112,12 +112,7 @@ impl Building<'_> {
     }
 
     /// Starts a sandbox of what has been built, as clients will.
-    pub(super) async fn try_startup(&mut self) -> Result<()> {
-        let id = Box::pin(self.start()).await?;
-        Box::pin(self.node.remove(&id)).await
-    }
-
-    async fn start(&mut self) -> Result<SandboxId> {
+    pub(super) async fn start(&mut self) -> Result<SandboxId> {
         let [layer, below @ ..] = &self.layers[..] else {
             return Err(Error::NoTemplate(self.name.clone()));
         };

@@ -9,6 +9,9 @@ use control::{BuildUpdate, ControlError, TemplateRef};
 use super::{size, snapshots};
 use crate::e2b::{failed::Result, platform::Platform, sandboxes::finish};
 
+/// Templates that clients know by another name as well.
+const ALIASES: [(&str, &str); 1] = [("code-interpreter-v1", "code-interpreter")];
+
 /// Between two looks at the node's templates.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// Before what could not be noted is tried again.
@@ -57,7 +60,8 @@ impl Platform {
         if wanted.slug().is_some() || wanted.explicit_tag().is_some() {
             return Ok(false);
         }
-        let built = self.node.built_templates().into_iter().find(|template| template.name.as_str() == wanted.name());
+        let wanted = ALIASES.iter().find(|(_, alias)| *alias == wanted.name()).map_or(wanted.name(), |(name, _)| name);
+        let built = self.node.built_templates().into_iter().find(|template| template.name.as_str() == wanted);
         let Some(template) = built else { return Ok(false) };
         let platform = Arc::clone(self);
         finish(async move { platform.note_template(&template).await }).await
@@ -71,16 +75,26 @@ impl Platform {
         }
         let Ok(named) = template.name.as_str().parse::<TemplateRef>() else { return Ok(false) };
         let _alone = self.noting.lock().await;
-        let (templates, system) = (self.control.templates(), self.control.teams().system().await?);
-        match templates.resolve(&system.id, &named).await {
-            Err(ControlError::NotFound { .. }) => {}
-            found => return Ok(found.map(|_| true)?),
+        for (_, alias) in ALIASES.iter().filter(|(name, _)| *name == template.name.as_str()) {
+            if let Ok(alias) = alias.parse() {
+                self.note_as(&alias, template).await?;
+            }
         }
-        let request = templates.request_build(&system.id, &named, &[], size(&template.spec.limits)).await?;
-        templates.set_public(&system.id, &named, true).await?;
+        self.note_as(&named, template).await?;
+        Ok(true)
+    }
+
+    /// Has teams find a template of the node by this name, unless they do already.
+    async fn note_as(&self, named: &TemplateRef, template: &model::Template) -> Result<()> {
+        let (templates, system) = (self.control.templates(), self.control.teams().system().await?);
+        match templates.resolve(&system.id, named).await {
+            Err(ControlError::NotFound { .. }) => {}
+            found => return Ok(found.map(drop)?),
+        }
+        let request = templates.request_build(&system.id, named, &[], size(&template.spec.limits)).await?;
+        templates.set_public(&system.id, named, true).await?;
         // At last: what is cut off here is not ready, and is noted again.
         let ready = BuildUpdate::Ready { source: template.name.to_string() };
-        templates.update_build(&system.id, &request.build, &ready).await?;
-        Ok(true)
+        Ok(templates.update_build(&system.id, &request.build, &ready).await.map(drop)?)
     }
 }

@@ -1,0 +1,1 @@
+"""The server of the template `code-interpreter-v1`: it runs code in Jupyter kernels."""
