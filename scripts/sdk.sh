@@ -109,7 +109,8 @@ make_templates() {
 		[[ $name == base ]] || mapfile -t program < <(spec "images/$name.json")
 		"$PANDO" --socket "$scratch/node.sock" template build "$name" --image "$root" --cwd /home/user "${program[@]}" >&2
 	done
-	# For tests/sdk/python/test_interpreter.py.
+	# For the suites' tests of the code interpreter.
+	[[ " ${only[*]} " == *' new '* || " ${only[*]} " == *' js '* ]] || return 0
 	name=code-interpreter-v1
 	say "building $name"
 	"$PANDO" --socket "$scratch/node.sock" template build "$name" -f images/code-interpreter/Dockerfile \

@@ -48,7 +48,7 @@ use crate::{
         descriptors::{self, Holder},
         kin, mappings,
         objects::Objects,
-        others, watches,
+        others, terminals, watches,
     },
     refusal::Refusal,
     stop::{
@@ -202,7 +202,9 @@ fn parts(pids: &[i32], streams: &[(StreamFile, Stream)]) -> Result<Vec<Refusal>,
     }
     let holders: Vec<Holder<'_>> =
         pids.iter().zip(&watched).map(|(pid, watched)| Holder::new(*pid, watched)).collect::<Result<_, _>>()?;
-    refusals.extend(descriptors::read(&holders, streams, &mut objects)?.refusals);
+    let terminals = terminals::find(pids, streams, &mut refusals)?;
+    let streams: Vec<_> = streams.iter().chain(&terminals.files).copied().collect();
+    refusals.extend(descriptors::read(&holders, &streams, &terminals, &mut objects)?.refusals);
     for (at, (pid, lines)) in pids.iter().zip(&lines).enumerate() {
         let mut found = Access::of(*pid)?.check_rest(*pid, lines)?;
         found.extend(mappings::classify(*pid, lines, &objects.found, &[])?.refusals);
@@ -341,6 +343,7 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     let without_program = spec.without_program;
     let mut tree = Tree { members, zombies: found.zombies, handed_from: 0, without_program };
     tree.members[0].image.memory_files = found.memory_files;
+    tree.members[0].image.own_terminals = found.terminals;
     refuse(divide(found.common, &mut tree))?;
     if !places::choose(&mut tree) {
         let bytes = tree.parked().map(|(_, range)| range.end - range.start).sum();

@@ -44,7 +44,7 @@ use sys::{
     ptrace::SignalInfo,
     remote::{Affinity, Range},
 };
-pub(crate) use terminal::Terminal;
+pub(crate) use terminal::{OwnTerminal, Terminal};
 #[cfg(test)]
 pub(crate) use threads::no_registers;
 use threads::signals;
@@ -123,6 +123,9 @@ pub(crate) struct ProgramImage {
     /// Of a session leader.
     #[serde(skip)]
     pub(crate) terminal: Option<Terminal>,
+    /// Of all processes; the first process has them.
+    #[serde(skip)]
+    pub(crate) own_terminals: Vec<OwnTerminal>,
 }
 
 impl ProgramImage {

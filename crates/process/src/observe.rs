@@ -29,5 +29,6 @@ mod search;
 mod sockets;
 pub(crate) mod sort;
 pub(crate) mod terminal;
+pub(crate) mod terminals;
 pub(crate) mod wall;
 pub(crate) mod watches;

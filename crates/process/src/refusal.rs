@@ -85,6 +85,8 @@ pub enum Refusal {
     ControllingTerminal,
     #[error("descriptor {fd} is a terminal")]
     Terminal { fd: i32 },
+    #[error("{bytes} bytes that no program has read wait at the terminal /dev/pts/{number}, or it is in packet mode")]
+    BusyTerminal { number: u32, bytes: u64 },
     #[error("descriptor {fd} is a device: {path}")]
     Device { fd: i32, path: String },
     #[error("descriptor {fd} is a socket of family {family} and type {socket_type}, which cannot be forked")]
@@ -204,7 +206,7 @@ impl Refusal {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::OfProcess { refusal, .. } => refusal.may_pass(),
-            refusal => matches!(refusal, Self::PendingTrap { .. }),
+            refusal => matches!(refusal, Self::PendingTrap { .. } | Self::BusyTerminal { .. }),
         }
     }
 

@@ -62,6 +62,8 @@ pub struct ZygoteFacts {
     pub without_program: bool,
     /// Streams that a copy is given.
     pub streams: usize,
+    /// Terminals among them that processes of the program have made.
+    pub terminals: Vec<TerminalFacts>,
     /// Threads of a copy.
     pub threads: usize,
     /// Mappings of a copy.
@@ -93,6 +95,19 @@ pub struct CommandFacts {
     pub inside: i32,
     /// What its caller knew of it.
     pub label: String,
+}
+
+/// A terminal that a process of the program has made. The sandbox of a copy must have one of this number, and it is given both sides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalFacts {
+    /// Among the streams: the side that programs run on. The master's is the next one.
+    pub stream: u32,
+    /// The N of `/dev/pts/N`.
+    pub number: u32,
+    /// Whose it is, as the sandbox numbers users.
+    pub owner: u32,
+    /// Bits of access.
+    pub mode: u32,
 }
 
 impl ZygoteFacts {

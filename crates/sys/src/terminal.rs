@@ -32,9 +32,15 @@ pub fn size(terminal: BorrowedFd<'_>) -> io::Result<[u8; SIZE_BYTES]> {
     read(terminal, libc::TIOCGWINSZ as libc::Ioctl)
 }
 
+/// Whether what is read from a master has a byte of its own before what was written: `_IOR('T', 0x38, int)`.
+pub fn in_packet_mode(master: BorrowedFd<'_>) -> io::Result<bool> {
+    const GET_PACKET_MODE: libc::Ioctl = 0x8004_5438_u32 as libc::Ioctl;
+    Ok(read::<4>(master, GET_PACKET_MODE)? != [0; 4])
+}
+
 fn read<const N: usize>(terminal: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    // SAFETY: both requests write as many bytes as their results have, and the callers ask for those.
+    // SAFETY: the requests write as many bytes as their results have, and the callers ask for those.
     match unsafe { libc::ioctl(terminal.as_raw_fd(), request, bytes.as_mut_ptr()) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(bytes),
@@ -54,6 +60,7 @@ mod tests {
         let wanted = rustix::termios::Winsize { ws_row: 7, ws_col: 300, ws_xpixel: 0, ws_ypixel: 0 };
         rustix::termios::tcsetwinsize(&master, wanted).unwrap();
         assert_eq!(size(master.as_fd()).unwrap(), [7, 0, 44, 1, 0, 0, 0, 0]);
+        assert!(!in_packet_mode(master.as_fd()).unwrap());
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(attributes(null.as_fd()).is_err() && size(null.as_fd()).is_err());
     }

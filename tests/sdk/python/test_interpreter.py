@@ -159,11 +159,13 @@ def test_forks_and_pauses_keep_kernels() -> None:
     box = Sandbox.create(timeout=300)
     box.run_code("z = [1]")
     box.run_code("let z = 2", language="javascript")
+    box.run_code("Z=3", language="bash")
     box.pause()
     box = box.connect(timeout=300)
     box.run_code("z.append(2)")
     assert box.run_code("z").text == "[1, 2]"
     assert box.run_code("z", language="javascript").text == "2"
+    assert box.run_code("echo $Z", language="bash").logs.stdout == ["3\n"]
     for fork in box.fork(2):
         assert fork.run_code("z.append(3); z").text == "[1, 2, 3]"
         assert fork.run_code("z += 1", language="javascript").text == "3"

@@ -132,6 +132,7 @@ fn complete(
         session_leader: gathered.session_leader,
         process_group_leader: gathered.process_group_leader,
         terminal: gathered.terminal,
+        own_terminals: Vec::new(),
         vdso: classified.vdso,
         memory_files: MemoryFiles::new(),
         extended: extended_registers(answers.permitted, pid)?,

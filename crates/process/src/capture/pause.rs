@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::{Context, Error},
-    image::{Command, Kin, Locked, MemoryFiles, Orphan, Stream, StreamFile, Terminal, Thread, Zombie},
+    image::{Command, Kin, Locked, MemoryFiles, Orphan, OwnTerminal, Stream, StreamFile, Terminal, Thread, Zombie},
     observe::{
         access::Access,
         blame::{blame, blame_error},
@@ -28,7 +28,7 @@ use crate::{
         links, mappings, memory_files,
         objects::Objects,
         others::Strangers,
-        terminal, wall,
+        terminal, terminals, wall,
     },
     refusal::Refusal,
     stop::{
@@ -162,6 +162,7 @@ pub(super) struct GatheredAll {
     pub(super) common: Common,
     pub(super) objects: Objects,
     pub(super) memory_files: MemoryFiles,
+    pub(super) terminals: Vec<OwnTerminal>,
     pub(super) strangers: Strangers,
     pub(super) zombies: Vec<Zombie>,
 }
@@ -176,6 +177,9 @@ pub(super) fn gather(
 ) -> Result<GatheredAll, Error> {
     let pid = spec.pid;
     let mut refusals = Vec::new();
+    let pids: Vec<i32> = targets.iter().map(|target| target.pid).collect();
+    let terminals = terminals::find(&pids, &spec.streams, &mut refusals)?;
+    let streams: Vec<_> = spec.streams.iter().chain(&terminals.files).copied().collect();
     let strangers = targets[0].surroundings.others.list()?;
     refusals.extend(targets[0].surroundings.message_queues()?);
     let mut objects = Objects::default();
@@ -189,7 +193,7 @@ pub(super) fn gather(
         if at > 0 {
             own.extend(shared_with(target.pid, targets[target.parent].pid)?);
         }
-        let mut gathered = gather_one(target, kin, tasks, &spec.streams, &mut own)?;
+        let mut gathered = gather_one(target, kin, tasks, &streams, &mut own)?;
         // Nothing else gives it a session.
         gathered.session_leader |= at == 0 && spec.without_program;
         each.push(gathered);
@@ -199,7 +203,7 @@ pub(super) fn gather(
     }
     let holders = targets.iter().map(|target| Holder::new(target.pid, &target.watched));
     let holders: Vec<Holder<'_>> = holders.collect::<Result<_, _>>()?;
-    let mut files = descriptors::read(&holders, &spec.streams, &mut objects)?;
+    let mut files = descriptors::read(&holders, &streams, &terminals, &mut objects)?;
     refusals.append(&mut files.refusals);
     let wall_timers = wall::of_descriptors(&holders, &mut files.files, &mut refusals)?;
     let contents = objects.read(&mut refusals)?;
@@ -209,7 +213,8 @@ pub(super) fn gather(
         None => MemoryFiles::new(),
     };
     refuse(refusals)?;
-    Ok(GatheredAll { each, common: Common { files, contents, wall_timers }, objects, memory_files, strangers, zombies })
+    let (common, terminals) = (Common { files, contents, wall_timers }, terminals.own);
+    Ok(GatheredAll { each, common, objects, memory_files, terminals, strangers, zombies })
 }
 
 fn gather_one(

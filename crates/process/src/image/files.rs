@@ -13,8 +13,9 @@ pub struct StreamFile {
     pub ino: u64,
 }
 
-/// A standard stream, by its number: three of the process that the sandbox was started with, then three of each command that goes with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// A standard stream, by its number: three of the process that the sandbox was started with, then three of each command that goes with it, then
+/// both sides of each terminal that the program has made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Stream(u32);
 
 impl Stream {
@@ -30,8 +31,20 @@ impl Stream {
         Self(3 * (command as u32 + 1) + descriptor)
     }
 
+    /// As many are of the program.
+    pub(crate) const FIRST_OF_COMMANDS: Self = Self(3);
+
     pub(crate) fn number(self) -> u32 {
         self.0
+    }
+
+    pub(crate) fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// The first one of the next command.
+    pub(crate) fn next_command(self) -> Self {
+        Self(3 * (self.0 / 3 + 1))
     }
 }
 

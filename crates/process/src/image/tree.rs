@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use sys::remote::Range;
 
-use super::{Backing, FileKind, Mapping, ProgramImage};
+use super::{Backing, FileKind, Mapping, OpenFile, ProgramImage, Stream};
 
 /// The end of what can be displaced: of user addresses with four-level page tables.
 const ADDRESSES: u64 = 1 << 47;
@@ -119,7 +119,14 @@ impl Tree {
         self.members.iter().filter_map(|member| Some((member.kin.command.as_ref()?, member.image.threads[0].tid)))
     }
 
-    /// How many streams a copy is given: three of the first process, and three of each command up to the last that any process has one of.
+    /// The first process that has this stream open.
+    pub(crate) fn holder_of(&self, stream: Stream) -> Option<&ProgramImage> {
+        let is_it = move |file: &OpenFile| matches!(file.kind, FileKind::Stream(found) if found == stream);
+        self.images().find(|image| image.files.iter().any(is_it))
+    }
+
+    /// How many streams a copy is given: three of the first process, three of each command up to the last that any process has one of, and two of
+    /// each terminal that the program has made; a multiple of three.
     pub(crate) fn streams(&self) -> usize {
         let files = self.images().flat_map(|image| &image.files);
         let had = files.filter_map(|file| match file.kind {
@@ -128,6 +135,8 @@ impl Tree {
         });
         let terminals = self.images().filter_map(|image| image.terminal.as_ref());
         let had = had.chain(terminals.map(|terminal| terminal.stream.number() / 3));
+        let own = self.images().flat_map(|image| &image.own_terminals);
+        let had = had.chain(own.map(|own| own.stream.next().number() / 3));
         let last = had.chain(self.commands().map(|(command, _)| command.place + 1)).max().unwrap_or(0);
         3 * (last as usize + 1)
     }

@@ -32,6 +32,7 @@ use crate::{
         listed::{Listed, bracketed, list},
         objects::{self, Objects},
         owners, registered, sockets as unix, terminal,
+        terminals::Terminals,
         watches::{self, Watched},
     },
     refusal::Refusal,
@@ -79,6 +80,7 @@ pub(crate) const MQUEUE_MAGIC: u64 = 0x1980_0202;
 pub(crate) fn read(
     holders: &[Holder<'_>],
     streams: &[(StreamFile, Stream)],
+    terminals: &Terminals,
     objects: &mut Objects,
 ) -> Result<Files, Error> {
     let mut files = Files::default();
@@ -91,7 +93,7 @@ pub(crate) fn read(
     }
     let sockets = lists.iter().flatten().filter_map(|listed| bracketed(&listed.link, b"socket:["));
     files.socket_inodes = sockets.collect();
-    let mut reader = Reader::new(holders, streams, objects)?;
+    let mut reader = Reader::new(holders, (streams, terminals), objects)?;
     for (at, listed) in lists.iter().enumerate() {
         reader.enter(at, listed)?;
         let before = files.refusals.len();
@@ -119,6 +121,7 @@ struct Reader<'a> {
     at: usize,
     pid: i32,
     streams: &'a [(StreamFile, Stream)],
+    terminals: &'a Terminals,
     objects: &'a mut Objects,
     /// Of each link the open files so far, in the kernel's order: many (of eventfds, say) may have one link.
     seen: HashMap<Vec<u8>, Vec<(i32, usize)>>,
@@ -137,7 +140,7 @@ type Kind = Result<FileKind, Refusal>;
 impl<'a> Reader<'a> {
     fn new(
         holders: &'a [Holder<'a>],
-        streams: &'a [(StreamFile, Stream)],
+        (streams, terminals): (&'a [(StreamFile, Stream)], &'a Terminals),
         objects: &'a mut Objects,
     ) -> Result<Self, Error> {
         let pid = holders[0].pid;
@@ -146,6 +149,7 @@ impl<'a> Reader<'a> {
             at: 0,
             pid,
             streams,
+            terminals,
             objects,
             seen: HashMap::new(),
             pipes: HashMap::new(),
@@ -222,8 +226,9 @@ impl<'a> Reader<'a> {
         let link = listed.link.as_slice();
         let status = fs::metadata(format!("/proc/{}/fd/{fd}", self.pid)).of("read the descriptors", self.pid)?;
         let is_stream = |(file, _): &&(StreamFile, Stream)| file.dev == status.dev() && file.ino == status.ino();
-        if let Some((_, stream)) = self.streams.iter().find(is_stream) {
-            return Ok(Ok(FileKind::Stream(*stream)));
+        let stream = self.streams.iter().find(is_stream).map(|(_, stream)| *stream);
+        if let Some(stream) = stream.or_else(|| self.terminals.of_master(link, &listed.info)) {
+            return Ok(Ok(FileKind::Stream(stream)));
         }
         if let Some(inode) = bracketed(link, b"pipe:[") {
             return self.pipe(listed, inode, files);
@@ -417,7 +422,7 @@ mod tests {
     fn own(objects: &mut Objects) -> Files {
         let watched = Watched::new();
         let holders = [Holder::new(std::process::id() as i32, &watched).unwrap()];
-        read(&holders, &[], objects).unwrap()
+        read(&holders, &[], &Terminals::default(), objects).unwrap()
     }
 
     #[test]

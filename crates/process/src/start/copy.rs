@@ -89,6 +89,7 @@ impl Copy<'_> {
         let image = &self.tree.members[at].image;
         if at == 0 {
             receive_streams(script, transit, mailbox);
+            terminal::set_own(arena, script, image, transit);
             attributes::be_killed_first(arena, script, image);
             clocks::make(arena, script, transit);
             let parked = mailbox.only(script, AT_ONCE);

@@ -17,7 +17,7 @@ use sys::{
 };
 
 use super::{
-    CommandFacts, Zygote, ZygoteFacts,
+    CommandFacts, TerminalFacts, Zygote, ZygoteFacts,
     delta::{self, Base},
     faults,
     inherited::inherit,
@@ -27,7 +27,7 @@ use super::{
 use crate::{
     capture::{Capture, inject},
     error::{Context, Error},
-    image::{Command, Member, ProgramImage, Tree},
+    image::{Command, Member, OwnTerminal, ProgramImage, Tree},
     script::{Arena, Arg, Check, Script},
     start::{self, ASIDE_BYTES, CopyMemory, HALF_BYTES, ROOM_BYTES, kind},
 };
@@ -316,6 +316,7 @@ fn finish(
         commands: tree.commands().map(|(command, inside)| facts_of(command, inside)).collect(),
         without_program: tree.without_program,
         streams: tree.streams(),
+        terminals: tree.first().own_terminals.iter().map(|own| facts_of_terminal(tree, own)).collect(),
         threads: tree.images().map(|image| image.threads.len()).sum(),
         mappings: tree.images().map(|image| image.mappings.len()).sum(),
         descriptors: tree.images().flat_map(|image| &image.files).map(|file| file.numbers.len()).sum(),
@@ -332,6 +333,13 @@ fn finish(
 
 fn facts_of(Command { place, label }: &Command, inside: i32) -> CommandFacts {
     CommandFacts { place: *place, inside, label: label.clone() }
+}
+
+fn facts_of_terminal(tree: &Tree, own: &OwnTerminal) -> TerminalFacts {
+    // Who has the master has made it, as far as is known.
+    let maker = tree.holder_of(own.stream.next()).unwrap_or(tree.first());
+    let owner = maker.credentials.uids[1];
+    TerminalFacts { stream: own.stream.number(), number: own.number, owner, mode: own.mode }
 }
 
 /// Copies inherit it with the memory that it is about. A branch has that of the older zygote: without one the program has this process's.

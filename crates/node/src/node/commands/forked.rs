@@ -54,19 +54,22 @@ impl Node {
         init: i32,
         program: [&OwnedFd; STREAMS],
     ) -> Result<(Vec<OwnedFd>, CommandStreams)> {
-        let mut theirs = program.into_iter().map(share).collect::<Result<Vec<_>>>()?;
+        let mut theirs: Vec<Option<OwnedFd>> = (0..zygote.streams).map(|_| None).collect();
         let mut ours = CommandStreams::default();
-        for place in 0..(zygote.streams / STREAMS).saturating_sub(1) as u32 {
-            let Some(command) = zygote.commands.iter().find(|command| command.place == place) else {
-                // It has ended. What it has left behind can write to its streams, and nothing reads that.
-                theirs.extend([share(&self.host.null)?, share(&self.host.null)?, share(&self.host.null)?]);
-                continue;
-            };
+        give(&mut theirs, 0, program.into_iter().map(share).collect::<Result<_>>()?);
+        for command in &zygote.commands {
             let (streams, made) = make_of(command, init)?;
-            theirs.extend(streams);
+            give(&mut theirs, STREAMS * (command.place as usize + 1), streams.into());
             ours.0.push(made);
         }
-        Ok((theirs, ours))
+        for own in &zygote.terminals {
+            let terminal::Opened { master, slave, .. } = terminal::open_as(init, own.number)?;
+            terminal::hand_over(&slave, init, own)?;
+            give(&mut theirs, own.stream as usize, vec![slave, master]);
+        }
+        // The others are of commands that have ended. What one has left behind can write to its streams, and nothing reads that.
+        let theirs = theirs.into_iter().map(|stream| stream.map_or_else(|| share(&self.host.null), Ok));
+        Ok((theirs.collect::<Result<_>>()?, ours))
     }
 
     /// From here on the commands of a copy are like those that were started in it.
@@ -124,6 +127,13 @@ fn make_of(CommandFacts { place, label, .. }: &CommandFacts, init: i32) -> Resul
     // Without input, the other end closes here: the command reads end of file, as it would have before.
     let input = meta.stdin.then_some(input);
     Ok(([stdin, stdout, stderr], Made { place, meta, before, input, outputs: vec![output, errors] }))
+}
+
+/// Puts streams where their numbers are.
+fn give(theirs: &mut [Option<OwnedFd>], first: usize, streams: Vec<OwnedFd>) {
+    for (place, stream) in theirs.iter_mut().skip(first).zip(streams) {
+        *place = Some(stream);
+    }
 }
 
 fn share(file: &OwnedFd) -> Result<OwnedFd> {

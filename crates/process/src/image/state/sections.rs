@@ -33,6 +33,7 @@ mod tag {
     pub(super) const OTHERS: u16 = 13;
     pub(super) const CONNECTIONS: u16 = 14;
     pub(super) const TERMINAL: u16 = 15;
+    pub(super) const OWN_TERMINALS: u16 = 16;
 }
 
 /// What a program has beside its first process.
@@ -106,6 +107,7 @@ fn of_image(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::PRIVILEGES, &image.privileges)?;
     put(&mut sections, tag::CONNECTIONS, &image.connections)?;
     put(&mut sections, tag::TERMINAL, &image.terminal)?;
+    put(&mut sections, tag::OWN_TERMINALS, &image.own_terminals)?;
     Ok(sections)
 }
 
@@ -126,6 +128,7 @@ fn apply_to_image(sections: Vec<Section>, image: &mut ProgramImage) -> Result<()
             tag::PRIVILEGES => image.privileges = get(&bytes)?,
             tag::CONNECTIONS => image.connections = get(&bytes)?,
             tag::TERMINAL => image.terminal = get(&bytes)?,
+            tag::OWN_TERMINALS => image.own_terminals = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

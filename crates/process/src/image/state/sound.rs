@@ -7,7 +7,8 @@ use base::limits;
 
 use super::ProgramState;
 use crate::image::{
-    Backing, Connection, FileKind, Kin, Mapping, Member, ProgramImage, Terminal, Tree, memory_files, places, xstate,
+    Backing, Connection, FileKind, Kin, Mapping, Member, OwnTerminal, ProgramImage, Terminal, Tree, memory_files,
+    places, xstate,
 };
 
 const SIGNALS: usize = 64;
@@ -56,6 +57,7 @@ fn check_image(image: &ProgramImage) -> Result<(), &'static str> {
         (numbers_are_sound(image), "a descriptor has a number that none can have"),
         (image.connections.iter().all(Connection::is_sound), "a connection has addresses that none can have"),
         (image.terminal.as_ref().is_none_or(Terminal::is_sound), "its terminal has attributes that none has"),
+        (image.own_terminals.iter().all(OwnTerminal::is_sound), "a terminal has attributes that none has"),
         (image.actions.len() == SIGNALS, "it has not as many actions as there are signals"),
     ];
     rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, broken)| Err(*broken))

@@ -25,6 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("along::commands_of_a_sandbox_without_a_program_go_on_after_a_pause", || with_idle(paused_alone)),
         Case::new("along::a_checkpoint_has_commands_on_any_node", || with_idle(checkpoint)),
         Case::new("along::what_commands_left_behind_goes_on", || with_idle(left_behind)),
+        Case::new("along::terminals_that_programs_have_made_go_on", || with_idle(own_terminals)),
         Case::new("along::the_time_limit_of_a_command_goes_on_after_a_pause", || with_idle(time_limit)),
         Case::new("along::a_client_that_follows_a_command_waits_out_a_pause", || with_idle(followed)),
         Case::new("along::too_many_commands_are_refused_by_number", || with_idle(too_many)),
@@ -209,6 +210,71 @@ fn left_behind(_: &Shared, node: &mut Node) -> Result<()> {
     counts(&id)?;
     let next = fork(node, &[&id])?.remove(0);
     counts(&next)
+}
+
+/// Two shells on terminals that the program has made. When it is told so, it asks them what they know, and ends them.
+const MULTIPLEXER: &str = r#"
+import fcntl, os, pty, signal, struct, termios, time
+shells = []
+for n in (1, 2):
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execv("/bin/bash", ["bash", "--norc", "--noprofile"])
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 30 + n, 70 + n, 0, 0))
+    shells.append((pid, master))
+def ask(master, text, until):
+    os.write(master, text.encode() + b"\n")
+    seen = b""
+    while until not in seen:
+        seen += os.read(master, 4096)
+    return seen.decode()
+for n, (pid, master) in enumerate(shells):
+    ask(master, f"PS1=; V=kept{n}; sleep 1000000 & echo begun-$V", b"\nbegun-")
+time.sleep(0.3)
+for _, master in shells:
+    os.set_blocking(master, False)
+    try:
+        while os.read(master, 4096): pass
+    except BlockingIOError: pass
+    os.set_blocking(master, True)
+print("begun", flush=True)
+while not os.path.exists("/tmp/go"): time.sleep(0.02)
+for pid, master in shells:
+    answer = ask(master, "echo =$V-$(jobs -p | wc -l)-$(tty | tr -d 0-9)-$(stty size)=; cat < /dev/null > $(tty)", b"=\r\n")
+    print([line for line in answer.splitlines() if line.startswith("=")][-1], flush=True)
+    os.write(master, b"exit 6\n")
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"#;
+
+fn own_terminals(shared: &Shared, node: &mut Node) -> Result<()> {
+    let id = node.run("idle", 1)?[0].id.to_string();
+    // Another one beside them, with the lowest number.
+    node.ok(&["exec", "-d", "-t", &id, "--", "/bin/cat"])?;
+    node.ok(&["exec", "-d", "--tag", "terminals", &id, "--", "/usr/bin/python3", "-c", MULTIPLEXER])?;
+    let following = node.begin(&["attach", &id, "terminals"])?;
+    ensure!(following.first_line()? == "begun", "it did not begin");
+    following.signal(rustix::process::Signal::INT)?;
+    let ends = |node: &Node, id: &str| -> Result<()> {
+        node.shell(id, "touch /tmp/go")?;
+        let answer = node.pando(&["attach", id, "terminals"])?;
+        let expected = "begun\n=kept0-1-/dev/pts/-31 71=\n6\n=kept1-1-/dev/pts/-32 72=\n6\n";
+        ensure!(answer.code == 0 && answer.stdout == expected, "{id}: {answer}");
+        Ok(())
+    };
+    let copy = fork(node, &[&id])?.remove(0);
+    let next = fork(node, &[&copy])?.remove(0);
+    ends(node, &copy)?;
+    ends(node, &next)?;
+    node.ok(&["checkpoint", &id, "--name", "terminals"])?;
+    let other = shared.node()?;
+    node.ok(&["pause", &id])?;
+    other.ok(&["resume", &id])?;
+    ends(&other, &id)?;
+    for started in other.run("terminals", 2)? {
+        ends(&other, started.id.as_str())?;
+    }
+    other.finish()?;
+    node.ok(&["checkpoint", "rm", "terminals"]).map(drop)
 }
 
 fn time_limit(_: &Shared, node: &mut Node) -> Result<()> {
