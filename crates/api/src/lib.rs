@@ -21,6 +21,7 @@
 //! | `POST /v1/templates/NAME/warm` | nothing -> [`Template`]: a lost zygote is built again, a checkpoint's restored |
 //! | `GET /v1/sandboxes` | a list of [`Sandbox`] |
 //! | `GET /v1/sandboxes/ID` | [`SandboxDetail`] |
+//! | `GET /v1/tree` | a list of [`Relative`]: all sandboxes, and those that are gone from which they descend |
 //! | `DELETE /v1/sandboxes/ID`, `DELETE /v1/sandboxes` | [`Removed`] |
 //! | `GET /v1/sandboxes/ID/logs?follow=BOOL` | the output, as bytes |
 //! | `GET /v1/sandboxes/ID/usage` | [`Usage`] |
@@ -83,8 +84,8 @@ pub use node::{NodeInfo, PoolInfo};
 pub use recipe::{Origin, Recipe, RecipeEvent, RecipeStep};
 pub use sandbox::{
     ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, MemoryUse, PauseEvent, PauseRequest,
-    PauseResponse, PausedSandbox, ProcessInfo, Refusal, Removed, ResumeRequest, RunRequest, RunResponse, Sandbox,
-    SandboxDetail, SandboxState, TIMED_OUT, TerminalSize, Usage,
+    PauseResponse, PausedSandbox, ProcessInfo, Refusal, Relative, Removed, ResumeRequest, RunRequest, RunResponse,
+    Sandbox, SandboxDetail, SandboxState, TIMED_OUT, TerminalSize, Usage,
 };
 pub use store::{
     CheckpointVerification, Damage, GcReport, GcRequest, KeyRotation, PeerStats, StoreDamage, StoreReads,

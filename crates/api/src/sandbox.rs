@@ -97,6 +97,23 @@ pub struct MemoryUse {
     pub killed: u64,
 }
 
+/// A sandbox in the tree of forks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relative {
+    /// Its identifier.
+    pub id: SandboxId,
+    /// The sandbox it was forked from, if it was.
+    pub parent: Option<SandboxId>,
+    /// The template at the root of it.
+    pub template: TemplateName,
+    /// Where it is in its life; null: it is gone, and others descend from it.
+    pub state: Option<SandboxState>,
+    /// When it started, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// When it was removed, in milliseconds since 1970.
+    pub gone_ms: Option<u64>,
+}
+
 /// A reason why a sandbox could not be forked or paused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {

@@ -33,6 +33,9 @@ pub const PROCESSES_MAX: usize = 256;
 /// Most commands that go with a forked program: their streams come in one message, which takes 253 descriptors.
 pub const FORKED_COMMANDS_MAX: usize = 80;
 
+/// Sandboxes that are gone and are remembered, because others descend from them.
+pub const GONE_SANDBOXES_MAX: usize = 10_000;
+
 /// Most threads of a forked process: bounds the script and its frames (about 4 KiB each).
 pub const THREADS_MAX: usize = 4_096;
 

@@ -16,6 +16,7 @@ mod proxy;
 mod report;
 mod restore;
 mod start;
+mod tree;
 mod volume;
 
 use std::path::PathBuf;
@@ -59,6 +60,21 @@ pub enum Command {
     /// Starts private nodes, one after the other, and removes them again. Needs root, python3, mkfs.btrfs, iproute2, five minutes, and 12 GB of
     /// /var/tmp (one minute and 2 GB with --quick).
     Machine(MachineArgs),
+    /// Trees of processes: pause of a fork, until copies run and answer, memory of a copy.
+    ///
+    /// Starts a private node and removes it again. Needs root, python3 and two minutes (half a minute with --quick).
+    Tree(TreeArgs),
+}
+
+/// See [`Command::Tree`].
+#[derive(Debug, clap::Args)]
+pub struct TreeArgs {
+    /// 100 MiB instead of 500, and fewer samples.
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// See [`Command::Machine`].
@@ -178,6 +194,7 @@ impl Command {
             Self::Volume(args) => args.json,
             Self::Api(args) => args.json,
             Self::Machine(args) => args.json,
+            Self::Tree(args) => args.json,
         }
     }
 }
@@ -195,6 +212,7 @@ pub async fn run(command: &Command) -> Result<Report> {
         Command::Volume(args) => volume::measure(args).await,
         Command::Api(args) => api::measure(args).await,
         Command::Machine(args) => machine::measure(args).await,
+        Command::Tree(args) => tree::measure(args).await,
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) enum Ahead {
 pub(super) struct PrivateNode {
     process: Child,
     dir: PathBuf,
-    client: Client,
+    pub(super) client: Client,
 }
 
 /// How long a start took, as the caller of the node saw it.

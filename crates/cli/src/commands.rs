@@ -33,6 +33,7 @@ pub(crate) mod store;
 pub(crate) mod team;
 pub(crate) mod template;
 pub(crate) mod timeout;
+pub(crate) mod tree;
 pub(crate) mod volume;
 pub(crate) mod volumed;
 
@@ -78,6 +79,8 @@ pub(crate) enum Command {
     Daily(Daily),
     Connect(connect::Args),
     Inspect(inspect::Args),
+    Tree(tree::Args),
+    Pick(tree::PickArgs),
     Checkpoint(checkpoint::Args),
     /// Check, measure and clean the store of checkpoints and volumes.
     #[command(subcommand)]
@@ -164,6 +167,10 @@ async fn client(command: Command, address: &Address) -> Result<ExitCode> {
         Command::Volume(command) => interruptible(command.interrupted(), volume::run(*command, address)).await,
         Command::Connect(args) => interruptible("", connect::run(args, &address.only_node()?)).await,
         Command::Inspect(args) => interruptible("", inspect::run(args, &address.only_node()?)).await,
+        Command::Tree(args) => interruptible("", tree::run(args, &address.only_node()?)).await,
+        Command::Pick(args) => {
+            interruptible("what was removed stays removed", tree::pick(args, &address.only_node()?)).await
+        }
         Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,
         Command::Key(command) => interruptible("", key::run(command)).await,
         Command::Team(command) => interruptible("", team::run(command)).await,

@@ -2,8 +2,8 @@
 
 use api::{
     CheckpointProgress, DIAL_PROTOCOL, EXEC_PROTOCOL, ExecRequest, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo,
-    PauseEvent, PauseRequest, PauseResponse, PausedSandbox, Refusal, Removed, ResumeRequest, Sandbox, SandboxDetail,
-    Usage, VERSION_PREFIX,
+    PauseEvent, PauseRequest, PauseResponse, PausedSandbox, Refusal, Relative, Removed, ResumeRequest, Sandbox,
+    SandboxDetail, Usage, VERSION_PREFIX,
 };
 use base::id::SandboxId;
 use bytes::Bytes;
@@ -122,6 +122,11 @@ impl Client {
     /// What a running sandbox uses now.
     pub async fn usage(&self, id: &SandboxId) -> Result<Usage> {
         self.get(&format!("/sandboxes/{id}/usage")).await
+    }
+
+    /// All sandboxes, the oldest first, and those that are gone from which they descend.
+    pub async fn tree(&self) -> Result<Vec<Relative>> {
+        self.get("/tree").await
     }
 
     /// Why a running sandbox could not be forked or paused; empty if it could.

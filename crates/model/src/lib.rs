@@ -29,7 +29,7 @@ pub use node::{NodeInfo, PoolInfo};
 pub use recipe::{Action, BuildLevel, BuildLine, Origin, Recipe, Step};
 pub use sandbox::{
     CommandSpec, ExitStatus, ForkSpec, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo,
-    ResumeOptions, RunSpec, Sandbox, SandboxDetail, SandboxState, SandboxUse, Started, TIMED_OUT, Takeover,
+    Relative, ResumeOptions, RunSpec, Sandbox, SandboxDetail, SandboxState, SandboxUse, Started, TIMED_OUT, Takeover,
     TerminalSize,
 };
 pub use store::{

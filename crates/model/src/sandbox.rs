@@ -65,6 +65,23 @@ pub struct Sandbox {
     pub volumes: Vec<Mount>,
 }
 
+/// A sandbox in the tree of forks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relative {
+    /// Its identifier.
+    pub id: SandboxId,
+    /// The sandbox it was forked from, if it was.
+    pub parent: Option<SandboxId>,
+    /// The template at the root of it.
+    pub template: TemplateName,
+    /// Where it is in its life; none: it is gone, and others descend from it.
+    pub state: Option<SandboxState>,
+    /// When it started, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// When it was removed.
+    pub gone_ms: Option<u64>,
+}
+
 /// One process of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessInfo {

@@ -140,6 +140,11 @@ impl Config {
         self.state_dir.join("paused")
     }
 
+    /// Sandboxes that are gone and have descendants.
+    pub(crate) fn lineage_dir(&self) -> PathBuf {
+        self.state_dir.join("lineage")
+    }
+
     pub(crate) fn host_mounts_dir(&self) -> PathBuf {
         self.state_dir.join("mounts")
     }

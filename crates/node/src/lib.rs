@@ -12,6 +12,7 @@ pub mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod given;
+mod lineage;
 mod node;
 mod records;
 pub mod self_test;

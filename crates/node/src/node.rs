@@ -28,6 +28,7 @@ mod keepers;
 mod layers;
 mod ledger;
 pub(crate) mod lifecycle;
+mod lineage;
 mod logs;
 mod memory_limit;
 mod metrics;
@@ -158,7 +159,7 @@ impl Node {
     /// Loads the state. Nothing runs yet: [`Self::supervise`] starts the keeper and the rest.
     pub async fn load(config: Config) -> Result<Arc<Self>> {
         let made = [config.templates_dir(), config.sandboxes_dir(), config.images_dir(), config.paused_dir()];
-        for dir in made.into_iter().chain([config.host_mounts_dir(), config.unseen_dir()]) {
+        for dir in made.into_iter().chain([config.host_mounts_dir(), config.unseen_dir(), config.lineage_dir()]) {
             std::fs::create_dir_all(&dir).at("create", &dir)?;
         }
         let id = records::node_id(&config.state_dir)?;
@@ -170,6 +171,7 @@ impl Node {
         sandbox::prepare_host_mask(&mask, &[config.state_dir.clone(), config.socket.clone()])?;
         let templates = load_records::<TemplateRecord>(&config.templates_dir());
         let sandboxes = pause::load(&config);
+        let lineage = lineage::load(&config);
         remove_abandoned(&config.templates_dir(), &sandboxes);
         let is_needed = sandboxes.iter().any(|record| record.state != SandboxState::Paused);
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
@@ -201,7 +203,7 @@ impl Node {
                 cgroups,
                 null: null.into(),
             },
-            ledger: Ledger::new(state),
+            ledger: Ledger::new(state, lineage),
             keepers: Keepers::new(),
             drivers: Drivers::default(),
             durable,

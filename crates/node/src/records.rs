@@ -151,6 +151,19 @@ pub(crate) struct HostMountRecord {
     pub(crate) mount: Mount,
 }
 
+/// A sandbox that is gone and has descendants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GoneRecord {
+    pub(crate) id: SandboxId,
+    /// The sandbox it was forked from, if it was.
+    pub(crate) parent: Option<SandboxId>,
+    /// The template at the root of it.
+    pub(crate) template: TemplateName,
+    /// When it started, and when it was removed, in milliseconds since 1970.
+    pub(crate) created_ms: u64,
+    pub(crate) gone_ms: u64,
+}
+
 impl SandboxRecord {
     /// Its program, unless it is paused or has only what commands start.
     pub(crate) fn program(&self) -> Option<ProcessIdentity> {
@@ -190,6 +203,11 @@ impl Record for SandboxRecord {
 
 impl Record for HostMountRecord {
     const KIND: u16 = 4;
+    const VERSION: u16 = 1;
+}
+
+impl Record for GoneRecord {
+    const KIND: u16 = 5;
     const VERSION: u16 = 1;
 }
 

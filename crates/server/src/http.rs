@@ -41,6 +41,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/images/pull", post(images::pull))
         .route("/images/prune", post(images::prune))
         .route("/images/{*name}", get(images::get).delete(images::remove))
+        .route("/tree", get(handlers::tree))
         .route("/sandboxes", get(handlers::sandboxes).delete(handlers::remove_all))
         .route("/sandboxes/{id}", get(handlers::sandbox).delete(handlers::remove))
         .route("/sandboxes/{id}/logs", get(handlers::logs))

@@ -3,7 +3,7 @@
 use super::checkpoint::keep;
 use crate::{
     ExecRequest, ExitStatus, ForkResponse, Interpreter, MemoryUse, PauseRequest, PauseResponse, PausedSandbox,
-    ProcessInfo, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState, TerminalSize,
+    ProcessInfo, Relative, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState, TerminalSize,
 };
 
 impl From<ExitStatus> for model::ExitStatus {
@@ -53,6 +53,12 @@ impl From<model::Sandbox> for Sandbox {
             main_pid,
             volumes: volumes.into_iter().map(Into::into).collect(),
         }
+    }
+}
+
+impl From<model::Relative> for Relative {
+    fn from(model::Relative { id, parent, template, state, created_ms, gone_ms }: model::Relative) -> Self {
+        Self { id, parent, template, state: state.map(Into::into), created_ms, gone_ms }
     }
 }
 

@@ -104,7 +104,7 @@ impl Node {
         // The record goes first: a crash in between leaves something unclaimed, which the sweep finds.
         let dir = self.host.config.sandbox_dir(&id);
         let _ = std::fs::remove_file(dir.join(RECORD));
-        let unused = self.state().forget(&id);
+        let unused = self.part_with(&id);
         self.end(&id).await;
         self.remove_layers(unused).await;
     }

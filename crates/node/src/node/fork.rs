@@ -66,7 +66,8 @@ impl Node {
         let began = Instant::now();
         let phase = self.state().phase(id);
         if matches!(phase, Phase::Paused | Phase::Absent) {
-            return self.fork_paused(id, spec).await;
+            // On the heap: it is a whole resume, and other forks need no room for it on the stack.
+            return Box::pin(self.fork_paused(id, spec)).await;
         }
         self.admits(id, Operation::Capture)?;
         self.check_room().await?;

@@ -5,11 +5,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
 use super::metrics::Metrics;
-use crate::state::State;
+use crate::{lineage::Lineage, state::State};
 
 /// See the module.
 pub(super) struct Ledger {
     state: Mutex<State>,
+    lineage: Mutex<Lineage>,
     /// Counts changes of templates; waiters look again.
     pub(super) changes: watch::Sender<u64>,
     /// The pool may have room, or a start has ended.
@@ -23,9 +24,10 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(state: State) -> Self {
+    pub(super) fn new(state: State, lineage: Lineage) -> Self {
         Self {
             state: Mutex::new(state),
+            lineage: Mutex::new(lineage),
             changes: watch::Sender::new(0),
             pool_work: Notify::new(),
             limits_work: Notify::new(),
@@ -38,6 +40,11 @@ impl Ledger {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // A panic while it is held is a bug in a pure function; its data is then as good as any.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sandboxes that are gone, for a moment as well. The state may be taken meanwhile, not the other way round.
+    pub(super) fn lineage(&self) -> MutexGuard<'_, Lineage> {
+        self.lineage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A template has changed.

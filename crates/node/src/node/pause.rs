@@ -391,7 +391,7 @@ impl Node {
         }
         // What is remembered here of a sandbox that another node has resumed goes all the same.
         remove_quietly(&self.host.config.paused_dir().join(id.as_str())).await;
-        let unused = self.state().forget(id);
+        let unused = self.part_with(id);
         self.remove_layers(unused).await;
         Ok(())
     }

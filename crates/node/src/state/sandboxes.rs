@@ -156,6 +156,11 @@ impl State {
         }
     }
 
+    /// Sandboxes from which others were forked that are there.
+    pub(crate) fn parents(&self) -> BTreeSet<SandboxId> {
+        self.sandboxes.values().filter_map(|record| record.parent.clone()).collect()
+    }
+
     /// All sandboxes, oldest first.
     pub(crate) fn sandboxes(&self) -> Vec<SandboxRecord> {
         let mut all: Vec<_> = self.sandboxes.values().cloned().collect();

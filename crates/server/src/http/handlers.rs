@@ -3,8 +3,8 @@
 use std::{convert::Infallible, sync::Arc};
 
 use api::{
-    BuildEvent, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo, Refusal, Removed, RunRequest, RunResponse, Sandbox,
-    SandboxDetail, Template, TemplateSpec, Usage,
+    BuildEvent, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo, Refusal, Relative, Removed, RunRequest,
+    RunResponse, Sandbox, SandboxDetail, Template, TemplateSpec, Usage,
 };
 use axum::{
     Json,
@@ -184,6 +184,10 @@ pub(super) async fn remove(State(node): Shared, Path(id): Path<String>) -> Resul
     let id: SandboxId = parse(&id)?;
     let removed = Removed { sandboxes: vec![id.clone()] };
     finish(async move { node.remove(&id).await }).await.map(|()| Json(removed))
+}
+
+pub(super) async fn tree(State(node): Shared) -> Json<Vec<Relative>> {
+    Json(node.relatives().into_iter().map(Into::into).collect())
 }
 
 pub(super) async fn refusals(State(node): Shared, Path(id): Path<String>) -> Result<Json<Vec<Refusal>>> {

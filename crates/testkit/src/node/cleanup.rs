@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use super::Node;
 
 /// What stays of a state directory from which everything was removed.
-const STATE_FILES: [&str; 22] = [
+const STATE_FILES: [&str; 23] = [
     "builds",
     "image-store",
     "changes",
@@ -24,6 +24,7 @@ const STATE_FILES: [&str; 22] = [
     "images",
     "egress",
     "layers",
+    "lineage",
     "lock",
     "mounts",
     "node.json",
@@ -120,7 +121,9 @@ impl Cleanup {
         ensure!(found.iter().all(|name| STATE_FILES.contains(&name.as_str())), "unexpected files: {found:?}");
         let held = names(&state.join("commands"));
         ensure!(held.iter().all(|name| name == "holder.lock"), "the holder left: {held:?}");
-        for folder in ["changes", "sandboxes", "templates", "images", "paused", "mounts", "unseen", "snapshots"] {
+        for folder in
+            ["changes", "sandboxes", "templates", "images", "paused", "mounts", "unseen", "snapshots", "lineage"]
+        {
             let found = names(&state.join(folder));
             ensure!(found.is_empty(), "{folder} left behind: {found:?}");
         }

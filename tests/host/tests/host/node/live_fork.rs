@@ -10,6 +10,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("live_fork::memory_and_files_are_of_one_moment_and_separate_later", || case(values_and_files)),
         Case::new("live_fork::a_fork_of_a_fork_has_the_values_of_both", || case(fork_of_a_fork)),
         Case::new("live_fork::a_file_that_is_written_all_the_time_has_no_gap", diary),
+        Case::new("live_fork::the_tree_shows_who_was_forked_from_whom", || case(tree)),
         Case::new("live_fork::copies_outlive_their_source", || case(source_removed)),
         Case::new("live_fork::a_command_that_cannot_be_forked_is_refused_with_the_reason", || case(unforkable)),
     ]
@@ -106,6 +107,48 @@ fn source_removed(node: &Node) -> Result<()> {
     }
     node.ok(&["kill", &copies[0]])?;
     ensure!(node.shell(&copies[1], "cat /tmp/note")? == "before\n", "a file of the removed source");
+    Ok(())
+}
+
+fn tree(node: &Node) -> Result<()> {
+    let root = start(node)?;
+    let [one, two, three] = fork(node, &root, 3)?.try_into().map_err(|_| anyhow::anyhow!("not three"))?;
+    let leaf = fork(node, &one, 1)?.remove(0);
+    let alone = start(node)?;
+    node.ok(&["kill", &root])?;
+    node.ok(&["pause", &two])?;
+    let shown = node.ok(&["tree", &leaf])?;
+    let lines: Vec<&str> = shown.lines().collect();
+    ensure!(lines.len() == 5 && lines[0].starts_with(&format!("{root}  geo  removed")), "{shown}");
+    let below = lines.iter().position(|line| line.contains(&one)).map(|at| lines[at + 1]);
+    ensure!(below.is_some_and(|line| line.contains("└─") && line.contains(&leaf)), "{shown}");
+    ensure!(shown.contains("paused, forked"), "{shown}");
+    ensure!(!shown.contains(&alone), "another tree: {shown}");
+    let all = node.json(&["tree", "--json"])?;
+    let of = |id: &str| all.as_array().and_then(|all| all.iter().find(|one| one["id"] == *id).cloned());
+    ensure!(of(&alone).is_some_and(|alone| alone["parent"].is_null()), "{all}");
+    ensure!(of(&root).is_some_and(|root| root["state"].is_null() && root["gone_ms"].is_u64()), "{all}");
+    // One of three is kept, with its own copy.
+    let mut siblings = vec![two.clone(), three.clone()];
+    siblings.sort_unstable();
+    let mut listed: Vec<String> = node.ok(&["pick", &one, "--dry-run"])?.lines().map(str::to_owned).collect();
+    listed.sort_unstable();
+    ensure!(listed == siblings && node.ps()?.len() == 5, "{listed:?}");
+    let picked = node.json(&["pick", &one, "--json"])?;
+    ensure!(
+        picked["kept"] == *one.as_str() && picked["removed"].as_array().is_some_and(|all| all.len() == 2),
+        "{picked}"
+    );
+    let mut left: Vec<String> = node.ps()?.iter().map(|one| one.id.to_string()).collect();
+    left.sort_unstable();
+    let mut expected = vec![one.clone(), leaf.clone(), alone.clone()];
+    expected.sort_unstable();
+    ensure!(left == expected, "{left:?}");
+    let answer = node.pando(&["pick", &alone])?;
+    ensure!(answer.code == 2 && answer.stderr.contains("was not forked"), "{answer}");
+    // With its last descendant, an ancestor is forgotten.
+    node.ok(&["kill", &one, &leaf])?;
+    ensure!(node.json(&["tree", "--json"])?.as_array().is_some_and(|all| all.len() == 1), "{all}");
     Ok(())
 }
 
