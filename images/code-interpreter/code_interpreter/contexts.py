@@ -2,15 +2,15 @@
 
 import asyncio
 import os
-import queue
 import uuid
 from contextlib import aclosing
-from typing import Any, AsyncIterator, Mapping, Optional
+from typing import AsyncIterator, Mapping, Optional
 
 from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 
 from . import languages, results
+from .connection import SILENCE_MAX, Connection, Over, Request
 
 HOME = "/home/user"
 # How long a kernel may take to begin, in seconds.
@@ -36,8 +36,10 @@ class Context:
         self.language = language
         self.cwd = cwd
         self._manager = AsyncKernelManager(kernel_name=language.kernel)
-        self._client: Any = None
-        self._turn = asyncio.Lock()
+        self._connection: Optional[Connection] = None
+        self._is_removed = False
+        # Of code, and of the making and ending of kernels.
+        self._turn, self._changing = asyncio.Lock(), asyncio.Lock()
         self._known: dict[str, str] = {}
 
     async def start(self) -> None:
@@ -51,19 +53,42 @@ class Context:
         await self._connect()
 
     async def _connect(self) -> None:
-        self._client = self._manager.client()
-        self._client.start_channels()
-        await self._client.wait_for_ready(timeout=READY_MAX)
-        self._known = {}
+        client = self._manager.client()
+        client.start_channels()
+        try:
+            await client.wait_for_ready(timeout=READY_MAX)
+        except BaseException:
+            client.stop_channels()
+            raise
+        self._connection, self._known = Connection(client), {}
 
     async def restart(self) -> None:
-        self._client.stop_channels()
+        async with self._changing:
+            await self._restart()
+
+    async def _restart(self) -> None:
+        if self._is_removed:
+            raise Unknown(f"there is no context {self.id}")
+        await self._disconnect()
         await self._manager.restart_kernel(now=True)
         await self._connect()
 
+    async def _replace(self, connection: Connection) -> None:
+        """A new kernel in the place of one that is of no use, unless there is one by now."""
+        async with self._changing:
+            if self._connection is connection and not self._is_removed:
+                await self._restart()
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
     async def end(self) -> None:
-        self._client.stop_channels()
-        await self._manager.shutdown_kernel(now=True)
+        async with self._changing:
+            self._is_removed = True
+            await self._disconnect()
+            await self._manager.shutdown_kernel(now=True)
 
     def shown(self) -> dict[str, str]:
         return {"id": self.id, "language": self.language.name, "cwd": self.cwd}
@@ -93,19 +118,34 @@ class Context:
         self._known = wanted
 
     async def _perform(self, code: str, silent: bool) -> AsyncIterator[dict]:
-        request = self._client.execute(code, silent=silent, store_history=not silent, allow_stdin=False)
-        try:
-            async with aclosing(self._events(request)) as events:
-                async for event in events:
-                    yield event
-        except (asyncio.CancelledError, GeneratorExit):
-            # Nothing waits for it any more, and the next code must not wait for it.
-            await asyncio.shield(self._interrupt(request))
-            raise
+        # A kernel that is being restarted is waited for.
+        async with self._changing:
+            connection = self._connection
+        if connection is None:
+            raise Refused("the context was removed" if self._is_removed else "its kernel has not begun: restart it")
+        with connection.execute(code, silent) as request:
+            try:
+                async with aclosing(self._events(connection, request)) as events:
+                    async for event in events:
+                        yield event
+            except Over:
+                yield results.error("KernelRestarted", "the context was restarted or removed while its code ran")
+            except (asyncio.CancelledError, GeneratorExit):
+                # Nothing waits for it any more, and the next code must not wait for it.
+                await asyncio.shield(self._interrupt(connection, request))
+                raise
 
-    async def _events(self, request: str) -> AsyncIterator[dict]:
+    async def _events(self, connection: Connection, request: Request) -> AsyncIterator[dict]:
         has_result = False
-        async for message in self._messages(request):
+        while True:
+            wait = SILENCE_MAX if request.has_ended else KEEPALIVE
+            message = await request.next(wait)
+            if message is None and request.has_ended and wait == SILENCE_MAX:
+                break
+            if message is None and not await self._manager.is_alive():
+                await self._replace(connection)
+                yield results.error("KernelDied", "the kernel has ended; its variables are lost")
+                return
             if message is None:
                 yield results.KEEPALIVE
                 continue
@@ -115,38 +155,20 @@ class Context:
             if event is not None:
                 has_result |= event["type"] in ("result", "error")
                 yield event
-        else:
-            await self.restart()
-            yield results.error("KernelDied", "the kernel has ended; its variables are lost")
-            return
         if self.language.late and not has_result:
-            async for message in self._messages(request, self.language.late):
-                event = message and results.of_message(message)
-                if not event:
-                    return
+            while (message := await request.next(self.language.late)) and (event := results.of_message(message)):
                 yield event
 
-    async def _messages(self, request: str, wait: float = KEEPALIVE) -> AsyncIterator[Optional[dict]]:
-        """What the kernel says of a request; None each time it says nothing for so long. Ends with the kernel."""
-        while True:
-            try:
-                message = await self._client.get_iopub_msg(timeout=wait)
-            except (queue.Empty, asyncio.TimeoutError):
-                if not await self._manager.is_alive():
-                    return
-                yield None
-                continue
-            if message["parent_header"].get("msg_id") == request:
-                yield message
-
-    async def _interrupt(self, request: str) -> None:
-        await self._manager.interrupt_kernel()
+    async def _interrupt(self, connection: Connection, request: Request) -> None:
         try:
+            await self._manager.interrupt_kernel()
             async with asyncio.timeout(KEEPALIVE):
-                async for _ in self._events(request):
+                async for _ in self._events(connection, request):
                     pass
+        except Over:
+            pass
         except TimeoutError:
-            await self.restart()
+            await self._replace(connection)
 
 
 class Contexts:

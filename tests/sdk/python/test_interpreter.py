@@ -2,6 +2,7 @@
 
 scripts/sdk.sh builds it, which needs PyPI."""
 
+import threading
 import time
 from collections.abc import Iterator
 
@@ -147,6 +148,38 @@ def test_a_kernel_that_ends(box: "Sandbox") -> None:
     assert box.run_code("import os; os._exit(3)", context=context).error.name == "KernelDied"
     assert box.run_code("1 + 1", context=context).text == "2"
     box.remove_code_context(context)
+
+
+def test_code_that_runs_while_its_context_is_restarted_or_removed(box: "Sandbox") -> None:
+    def run(context: object) -> list:
+        found: list = []
+        code = "print('begun', flush=True); import time; time.sleep(60)"
+        began = threading.Event()
+        runner = threading.Thread(
+            target=lambda: found.append(box.run_code(code, context=context, on_stdout=lambda _: began.set()))
+        )
+        runner.start()
+        assert began.wait(20)
+        return [runner, found]
+
+    context = box.create_code_context()
+    runner, found = run(context)
+    box.restart_code_context(context)
+    runner.join(10)
+    assert found[0].error.name == "KernelRestarted"
+    assert box.run_code("1 + 1", context=context).text == "2"
+    runner, found = run(context)
+    box.remove_code_context(context)
+    runner.join(10)
+    assert found[0].error.name == "KernelRestarted"
+
+
+def test_much_output(box: "Sandbox") -> None:
+    execution = box.run_code("for n in range(100_000): print(n)\n'end'", timeout=120)
+    assert "".join(execution.logs.stdout).split() == [str(n) for n in range(100_000)]
+    assert execution.text == "end"
+    execution = box.run_code("from IPython.display import display\nfor n in range(5_000): display(n)\n'end'", timeout=120)
+    assert execution.text == "end"
 
 
 def test_packages(box: "Sandbox") -> None:
