@@ -6,7 +6,7 @@ shopt -s nullglob
 cd "$(dirname "$0")/.."
 
 # Raise it when a change of this script changes what is built.
-readonly RECIPE=2
+readonly RECIPE=3
 readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 # Debian's npm needs 350 packages: 160 MB and half a minute. npm from its own registry would need a second source.
 readonly PACKAGES=(
@@ -14,6 +14,7 @@ readonly PACKAGES=(
 	ncurses-bin ncurses-term procps iproute2 ca-certificates less
 )
 readonly INTERPRETERS=(images/base/interpreter.py images/base/interpreter.js)
+readonly ON_FORK=(images/base/on_fork/{on-fork,on_fork.js,on_fork.rb,pando_on_fork.py,openssl.c})
 readonly NOT_UNPACKED=(/usr/share/{doc,man,info,locale,lintian,doc-base,bug}/'*')
 
 say() { printf 'base: %s\n' "$*" >&2; }
@@ -59,7 +60,7 @@ write_apt_options() {
 recipe_checksum() {
 	{
 		printf '%s\n' "$RECIPE" "$release" "$(dpkg --print-architecture)" "${PACKAGES[@]}" "${NOT_UNPACKED[@]}"
-		cat "${INTERPRETERS[@]}"
+		cat "${INTERPRETERS[@]}" "${ON_FORK[@]}"
 	} | sha256sum | cut -c 1-16
 }
 
@@ -101,6 +102,7 @@ configure() {
 	sed -i 's/"$(id -u)" -eq 0/"${EUID:-$(id -u)}" -eq 0/' "$root/etc/profile"
 	grep -q 'EUID:-' "$root/etc/profile" || fail "/etc/profile of $release is not the one that this script knows"
 	install -D --mode=755 --target-directory="$root/usr/local/lib/pando" "${INTERPRETERS[@]}"
+	install_on_fork "$root"
 	# Debian's pip refuses to install beside Debian's packages. In a sandbox that protects nothing.
 	printf '[global]\nbreak-system-packages = true\nroot-user-action = ignore\n' >"$root/etc/pip.conf"
 	printf '127.0.0.1 localhost\n::1 localhost\n' >"$root/etc/hosts"
@@ -115,6 +117,40 @@ configure() {
 	rm -f "$root"/etc/{passwd,group,shadow,gshadow,subuid,subgid}-
 }
 
+# What has copies of a sandbox draw random numbers of their own.
+install_on_fork() {
+	local root=$1 lib=$1/usr/local/lib/pando packages=$1/usr/lib/python3/dist-packages config=$1/etc/ssl/openssl.cnf
+	install --mode=755 --target-directory="$lib" images/base/on_fork/on-fork
+	install --mode=644 --target-directory="$lib" images/base/on_fork/on_fork.{js,rb}
+	install --mode=644 --target-directory="$packages" images/base/on_fork/pando_on_fork.py
+	printf 'import pando_on_fork\n' >"$packages/pando_on_fork.pth"
+	cc -O2 -fPIC -shared -fvisibility=hidden -o "$lib/openssl.so" images/base/on_fork/openssl.c
+	# What is said of a section later counts. Node.js begins with a name of its own.
+	sed -i '1i nodejs_conf = openssl_init' "$config"
+	cat >>"$config" <<-'END'
+
+		[openssl_init]
+		providers = pando_providers
+		random = pando_random
+
+		[pando_providers]
+		default = pando_default
+		pando = pando_kernel
+
+		[pando_default]
+		activate = 1
+
+		[pando_kernel]
+		module = /usr/local/lib/pando/openssl.so
+		activate = 1
+
+		[pando_random]
+		random = KERNEL
+	END
+	chroot "$root" openssl list -random-instances | grep -q 'KERNEL @ pando' ||
+		fail "$config of $release is not the one that this script knows"
+}
+
 # True if the directory is there and as it was built.
 is_good() {
 	[[ -d $base/root && -s $base/content ]] || return 1
@@ -123,7 +159,7 @@ is_good() {
 
 build() {
 	local sources started=$SECONDS
-	for tool in mmdebstrap apt-get unshare setpriv; do
+	for tool in mmdebstrap apt-get unshare setpriv cc; do
 		command -v "$tool" >/dev/null || fail "needs $tool: 'make setup' installs it on Debian"
 	done
 	[[ -r $KEYRING ]] || fail "$KEYRING is missing: install the package debian-archive-keyring"

@@ -107,7 +107,8 @@ make_templates() {
 		fi
 		program=()
 		[[ $name == base ]] || mapfile -t program < <(spec "images/$name.json")
-		"$PANDO" --socket "$scratch/node.sock" template build "$name" --image "$root" --cwd /home/user "${program[@]}" >&2
+		"$PANDO" --socket "$scratch/node.sock" template build "$name" --image "$root" --cwd /home/user \
+			--on-fork /usr/local/lib/pando/on-fork --env NODE_OPTIONS=--require=/usr/local/lib/pando/on_fork.js "${program[@]}" >&2
 	done
 	# For the suites' tests of the code interpreter.
 	[[ " ${only[*]} " == *' new '* || " ${only[*]} " == *' js '* ]] || return 0

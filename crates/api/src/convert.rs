@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod command;
+mod difference;
 mod error;
 mod mount;
 mod node;

@@ -26,6 +26,7 @@
 //! | `GET /v1/sandboxes/ID/logs?follow=BOOL` | the output, as bytes |
 //! | `GET /v1/sandboxes/ID/usage` | [`Usage`] |
 //! | `GET /v1/sandboxes/ID/refusals` | a list of [`Refusal`]: why it could not be forked, nothing is stopped |
+//! | `GET /v1/sandboxes/ID/diff/OTHER` | [`Differences`]: files and processes, as seen from the first |
 //! | `GET /v1/images`, `GET /v1/images/NAME` | [`KeptImage`] (a list of them) |
 //! | `POST /v1/images/import` | [`ImportRequest`] -> [`ImportEvent`]s, one JSON document per line |
 //! | `POST /v1/images/pull` | [`PullRequest`] -> [`PullEvent`]s, one JSON document per line; hanging up ends the download |
@@ -57,6 +58,7 @@ mod change;
 mod checkpoint;
 mod command;
 mod convert;
+mod difference;
 pub mod e2b;
 pub mod error;
 pub mod frame;
@@ -76,6 +78,7 @@ pub use checkpoint::{
     MemoryProgress,
 };
 pub use command::{Command, CommandRequest, CommandSignal, EndReason, SignalRequest};
+pub use difference::{Differences, FileAspect, FileChange, FileDifference};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use image::{ImportEvent, ImportRequest, KeptImage, Pruned, PullEvent, PullRequest, RegistryCredentials};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};

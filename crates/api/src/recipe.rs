@@ -19,6 +19,9 @@ pub struct Recipe {
     /// A shell command that each sandbox begins with; none: that of the origin, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup: Option<String>,
+    /// A shell command that runs in each copy that has memory: [`crate::TemplateSpec::on_fork`]. None: that of the origin, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_fork: Option<String>,
     /// When a sandbox is ready whose startup was begun.
     pub ready: Ready,
     /// How long that may take, in milliseconds.
@@ -96,7 +99,7 @@ pub enum RecipeEvent {
 impl Recipe {
     /// The noun, and the name.
     pub fn into_parts(self) -> (TemplateName, model::Recipe) {
-        let Self { name, from, steps, startup, ready, ready_timeout_ms, limits, force } = self;
+        let Self { name, from, steps, startup, on_fork, ready, ready_timeout_ms, limits, force } = self;
         let recipe = model::Recipe {
             from: match from {
                 Origin::Template(name) => model::Origin::Template(name),
@@ -106,6 +109,7 @@ impl Recipe {
             cwd: None,
             steps: steps.into_iter().map(|step| model::Step { action: step.into(), force: false }).collect(),
             startup,
+            on_fork,
             ready: ready.into(),
             ready_timeout_ms,
             limits: limits.into(),

@@ -33,6 +33,16 @@ pub const PROCESSES_MAX: usize = 256;
 /// Most commands that go with a forked program: their streams come in one message, which takes 253 descriptors.
 pub const FORKED_COMMANDS_MAX: usize = 80;
 
+/// Most bytes of what copies have to know of the commands that go with a program (arguments, environments, and the ends of their outputs as base64),
+/// as a part of one message of [`LONG_MESSAGE_BYTES_MAX`].
+pub const FORKED_COMMANDS_BYTES_MAX: usize = LONG_MESSAGE_BYTES_MAX / 4 * 3;
+
+/// The longest that a template's `on_fork` may take in a copy, in milliseconds: the start waits for it.
+pub const ON_FORK_MS_MAX: u64 = 10_000;
+
+/// Most files that an answer names in which two sandboxes differ.
+pub const DIFFERENCES_MAX: usize = 50_000;
+
 /// Sandboxes that are gone and are remembered, because others descend from them.
 pub const GONE_SANDBOXES_MAX: usize = 10_000;
 

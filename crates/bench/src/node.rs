@@ -448,6 +448,7 @@ pub(super) fn spec(name: &str, command: Vec<String>) -> Result<TemplateSpec> {
         mount_points: Vec::new(),
         user: None,
         startup: Vec::new(),
+        on_fork: Vec::new(),
     })
 }
 

@@ -27,8 +27,10 @@ use crate::error::{Error, Result, Storing};
 const MANIFEST_KIND: u16 = 1;
 /// Of the encoding. Version 1 ends before the lists of contents, version 2 before the mount points; version 3 knows no references with
 /// the names of pieces in them; version 4 ends before the volumes; version 5 always has a program; version 6 ends before the limit of the disk;
-/// version 7 ends before the user. Versions 8 and 9 are of paused sandboxes only.
-pub(super) const VERSION: u16 = WITH_TAIL;
+/// version 7 ends before the user; version 10 ends before what runs in copies. Versions 8 and 9 are of paused sandboxes only.
+pub(super) const VERSION: u16 = WITH_ON_FORK;
+/// The first version with what runs in copies.
+pub(super) const WITH_ON_FORK: u16 = 11;
 /// The first version with a user and a startup.
 pub(super) const WITH_TAIL: u16 = 10;
 /// The first version with a limit of the disk.
@@ -129,8 +131,9 @@ impl Checkpoint {
         if self.version() >= WITH_VOLUMES {
             bytes.append(&mut postcard::to_stdvec(&self.volumes).storing("encode a checkpoint")?);
         }
-        if self.version() == WITH_TAIL {
+        if self.version() >= WITH_TAIL {
             bytes.append(&mut postcard::to_stdvec(&Tail::of(&self.spec)).storing("encode a checkpoint")?);
+            bytes.append(&mut self.encoded_on_fork()?);
         } else if let Some(disk) = self.spec.limits.disk_bytes {
             bytes.append(&mut postcard::to_stdvec(&disk).storing("encode a checkpoint")?);
         }
@@ -138,8 +141,29 @@ impl Checkpoint {
         super::readable(framed).storing("encode a checkpoint")
     }
 
+    /// Of those with a tail, what the last version has behind it.
+    pub(super) fn encoded_on_fork(&self) -> Result<Vec<u8>> {
+        match self.version() {
+            WITH_ON_FORK.. => postcard::to_stdvec(&self.spec.on_fork).storing("encode a checkpoint"),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The same, read; `rest` is what is behind the tail.
+    pub(super) fn decode_on_fork(&mut self, version: u16, rest: &[u8]) -> Result<()> {
+        match version {
+            WITH_ON_FORK.. => self.spec.on_fork = postcard::from_bytes(rest).storing("read a checkpoint")?,
+            _ if !rest.is_empty() => return Err("bytes follow the tail".to_owned()).storing("read a checkpoint"),
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// The first that can be read: an older node of the same store reads what is only amended here.
     pub(super) fn version(&self) -> u16 {
+        if !self.spec.on_fork.is_empty() {
+            return WITH_ON_FORK;
+        }
         if Tail::is_needed(&self.spec) {
             return WITH_TAIL;
         }
@@ -167,9 +191,11 @@ impl Checkpoint {
         checkpoint.check_version(version)?;
         match version {
             WITH_TAIL.. => {
-                let (volumes, tail): (_, Tail) = postcard::from_bytes(rest).storing("read a checkpoint")?;
+                let ((volumes, tail), rest): ((_, Tail), _) =
+                    postcard::take_from_bytes(rest).storing("read a checkpoint")?;
                 checkpoint.volumes = volumes;
                 tail.apply(&mut checkpoint.spec);
+                checkpoint.decode_on_fork(version, rest)?;
             }
             WITH_DISK.. => {
                 let (volumes, disk) = postcard::from_bytes(rest).storing("read a checkpoint")?;

@@ -67,6 +67,7 @@ impl From<Checkpoint> for Encoded {
             mount_points,
             user: _,
             startup: _,
+            on_fork: _,
         } = spec;
         let Limits { memory_bytes, pids, cpu_millis, disk_bytes: _ } = limits;
         let limits = OldLimits { memory_bytes, pids, cpu_millis };
@@ -82,7 +83,7 @@ impl From<Encoded> for Checkpoint {
         let Spec { name, image, command, env, cwd, ready, ready_timeout_ms, limits } = spec;
         let OldLimits { memory_bytes, pids, cpu_millis } = limits;
         let limits = Limits { memory_bytes, pids, cpu_millis, disk_bytes: None };
-        let (user, startup) = (None, Vec::new());
+        let (user, startup, on_fork) = (None, Vec::new(), Vec::new());
         let spec = TemplateSpec {
             name,
             image,
@@ -95,6 +96,7 @@ impl From<Encoded> for Checkpoint {
             mount_points,
             user,
             startup,
+            on_fork,
         };
         let program = Program { state, memory, base, hot, contents };
         let program = Some(program).filter(|program| *program != no_program());

@@ -68,6 +68,8 @@ pub struct TemplateSpec {
     pub user: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub startup: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_fork: Vec<String>,
 }
 
 /// See [`model::BuildTimings`].

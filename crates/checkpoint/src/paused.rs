@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Checkpoint, Durable, Writing,
-    checkpoint::{WITH_DISK, WITH_TAIL},
+    checkpoint::{self, WITH_DISK, WITH_TAIL},
     encoded::{Tail, WithoutMountPoints},
     nouns,
 };
@@ -36,7 +36,7 @@ pub(super) const MANIFEST_KIND: u16 = 2;
 /// Of the encoding below. Version 1 has a checkpoint of version 2 and no volumes, version 2 only volumes that are mounted read-only, version 3
 /// no references with the names of pieces in them. From version 3 on it is that of the checkpoint in it: 6 has files only, 7 the limit of the
 /// disk behind all else, 8 the network policy behind that, and 5 is never written.
-const VERSION: u16 = WITH_TAIL;
+const VERSION: u16 = checkpoint::VERSION;
 /// The first with a network policy, of networks alone. It is not written any more.
 const WITH_NETWORK: u16 = WITH_DISK + 1;
 /// The one with a network policy as JSON.
@@ -113,9 +113,10 @@ impl Paused {
     fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = postcard::to_stdvec(self).storing("encode a paused sandbox")?;
         let policy = || serde_json::to_string(&Written(self.network.clone())).storing("encode a paused sandbox");
-        if self.version() == WITH_TAIL {
+        if self.version() >= WITH_TAIL {
             let rest = (Tail::of(&self.checkpoint.spec), policy()?);
             bytes.append(&mut postcard::to_stdvec(&rest).storing("encode a paused sandbox")?);
+            bytes.append(&mut self.checkpoint.encoded_on_fork()?);
         } else if self.version() == WITH_DOMAINS {
             let rest = (self.checkpoint.spec.limits.disk_bytes, policy()?);
             bytes.append(&mut postcard::to_stdvec(&rest).storing("encode a paused sandbox")?);
@@ -135,9 +136,11 @@ impl Paused {
             let (mut paused, rest): (Self, _) = postcard::take_from_bytes(bytes).storing("read a paused sandbox")?;
             paused.checkpoint.check_version(version)?;
             let policy = |text: &str| serde_json::from_str(text).storing("read the policy of a paused sandbox");
-            if version == WITH_TAIL {
-                let (tail, text): (Tail, &str) = postcard::from_bytes(rest).storing("read a paused sandbox")?;
+            if version >= WITH_TAIL {
+                let ((tail, text), rest): ((Tail, &str), _) =
+                    postcard::take_from_bytes(rest).storing("read a paused sandbox")?;
                 tail.apply(&mut paused.checkpoint.spec);
+                paused.checkpoint.decode_on_fork(version, rest)?;
                 let Written(network) = policy(text)?;
                 paused.network = network;
             } else if version == WITH_DOMAINS {

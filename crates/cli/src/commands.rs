@@ -6,6 +6,7 @@ pub(crate) mod completion;
 pub(crate) mod connect;
 pub(crate) mod cp;
 pub(crate) mod create;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod exec;
@@ -80,6 +81,7 @@ pub(crate) enum Command {
     Connect(connect::Args),
     Inspect(inspect::Args),
     Tree(tree::Args),
+    Diff(diff::Args),
     Pick(tree::PickArgs),
     Checkpoint(checkpoint::Args),
     /// Check, measure and clean the store of checkpoints and volumes.
@@ -168,6 +170,7 @@ async fn client(command: Command, address: &Address) -> Result<ExitCode> {
         Command::Connect(args) => interruptible("", connect::run(args, &address.only_node()?)).await,
         Command::Inspect(args) => interruptible("", inspect::run(args, &address.only_node()?)).await,
         Command::Tree(args) => interruptible("", tree::run(args, &address.only_node()?)).await,
+        Command::Diff(args) => interruptible("", diff::run(args, &address.only_node()?)).await,
         Command::Pick(args) => {
             interruptible("what was removed stays removed", tree::pick(args, &address.only_node()?)).await
         }

@@ -1,9 +1,9 @@
 //! Sandboxes and what runs in them.
 
 use api::{
-    CheckpointProgress, DIAL_PROTOCOL, EXEC_PROTOCOL, ExecRequest, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo,
-    PauseEvent, PauseRequest, PauseResponse, PausedSandbox, Refusal, Relative, Removed, ResumeRequest, Sandbox,
-    SandboxDetail, Usage, VERSION_PREFIX,
+    CheckpointProgress, DIAL_PROTOCOL, Differences, EXEC_PROTOCOL, ExecRequest, ForkRequest, ForkResponse,
+    NetworkPolicy, NodeInfo, PauseEvent, PauseRequest, PauseResponse, PausedSandbox, Refusal, Relative, Removed,
+    ResumeRequest, Sandbox, SandboxDetail, Usage, VERSION_PREFIX,
 };
 use base::id::SandboxId;
 use bytes::Bytes;
@@ -127,6 +127,11 @@ impl Client {
     /// All sandboxes, the oldest first, and those that are gone from which they descend.
     pub async fn tree(&self) -> Result<Vec<Relative>> {
         self.get("/tree").await
+    }
+
+    /// How two sandboxes differ, as seen from the first.
+    pub async fn differences(&self, first: &SandboxId, second: &SandboxId) -> Result<Differences> {
+        self.get(&format!("/sandboxes/{first}/diff/{second}")).await
     }
 
     /// Why a running sandbox could not be forked or paused; empty if it could.

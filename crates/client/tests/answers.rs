@@ -53,6 +53,7 @@ fn spec() -> TemplateSpec {
         mount_points: Vec::new(),
         user: None,
         startup: Vec::new(),
+        on_fork: Vec::new(),
     }
 }
 

@@ -259,6 +259,8 @@ pub struct Entry {
     pub settled: bool,
     /// Bytes of each output so far.
     pub totals: Vec<u64>,
+    /// Whether a client has closed its standard input.
+    pub input_closed: bool,
 }
 
 impl Entry {
@@ -285,7 +287,8 @@ impl Entry {
             ended_ms: word(Word::EndedMs),
         });
         let totals = words[Word::Total as usize..][..shape.rings].to_vec();
-        Ok(Self { meta, process, end, settled: word(Word::Settled) != 0, totals })
+        let [settled, input_closed] = [Word::Settled, Word::InputClosed].map(|flag| word(flag) != 0);
+        Ok(Self { meta, process, end, settled, totals, input_closed })
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-pub use reply::{Ended, NewZygote, Reply, Spawned, SpawnedCommand};
+pub use reply::{Continued, Ended, NewZygote, Reply, Spawned, SpawnedCommand};
 use serde_json::Value;
 use tokio::{
     io::{Interest, unix::AsyncFd},

@@ -232,9 +232,7 @@ impl Keeper {
                 let start = Start { ticket, sandbox: call.sandbox, start: call.start, way: Way::Parked, files };
                 zygotes.start(call.zygote, start, sandboxes)
             }),
-            Request::ReleaseCopy(call) => {
-                later(seq, call, files, |call, [], ticket| zygotes.release(call.zygote, call.start, ticket))
-            }
+            Request::ReleaseCopy(call) => later(seq, call, files, |call, [], ticket| zygotes.release(&call, ticket)),
             Request::DropZygote(call) => {
                 later(seq, call, files, |call, [], ticket| self.drop_zygote(ticket, call.zygote))
             }

@@ -14,7 +14,7 @@ pub mod fake;
 pub mod origin;
 pub mod protocol;
 
-pub use client::{Ended, Failure, KeeperClient, NewZygote, Spawned, SpawnedCommand};
+pub use client::{Continued, Ended, Failure, KeeperClient, NewZygote, Spawned, SpawnedCommand};
 pub use daemon::{KeeperError, run};
 
 /// Keeps this process from the out-of-memory killer, as far as the host allows. Without the server or the keeper, no process can remove the

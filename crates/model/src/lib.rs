@@ -5,6 +5,7 @@
 
 mod checkpoint;
 mod command;
+mod difference;
 mod failure;
 mod image;
 mod mount;
@@ -21,6 +22,7 @@ pub use checkpoint::{
     MemoryProgress,
 };
 pub use command::{Command, CommandEnd, CommandEvent, CommandSignal, EndReason, Selector};
+pub use difference::{Differences, FileAspect, FileChange, FileDifference};
 pub use failure::{Failure, FailureKind};
 pub use image::{KeptImage, PullProgress, is_image_name, is_image_reference};
 pub use mount::{Mount, MountPoints};

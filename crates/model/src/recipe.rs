@@ -19,6 +19,8 @@ pub struct Recipe {
     pub steps: Vec<Step>,
     /// A shell command that each sandbox begins with; none: it begins idle.
     pub startup: Option<String>,
+    /// A shell command that runs in each copy that has memory: [`crate::TemplateSpec::on_fork`]. None: that of the origin.
+    pub on_fork: Option<String>,
     /// When a sandbox is ready whose startup was begun.
     pub ready: Ready,
     /// How long that may take, in milliseconds.

@@ -51,6 +51,8 @@ pub enum Error {
     CannotFork { what: Forked, refusals: Vec<String> },
     #[error("the program {status} before it was ready{}", .reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
     ProgramEnded { status: ExitStatus, reason: Option<String>, output: Vec<String> },
+    #[error("the template's command for copies (on_fork: {command}) {status}")]
+    OnFork { command: String, status: ExitStatus, output: Vec<String> },
     #[error("the command that tells when the program is ready cannot be run: {message}")]
     NoReadyCommand { message: String },
     #[error("the program was not ready within {timeout_ms} ms: waited until {ready}")]

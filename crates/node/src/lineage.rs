@@ -51,6 +51,20 @@ impl Lineage {
         parting
     }
 
+    /// Forgets those that nothing descends from; `parents` are those of all that are there.
+    pub(crate) fn prune(&mut self, parents: &BTreeSet<SandboxId>) -> Vec<SandboxId> {
+        let mut needed = BTreeSet::new();
+        for parent in parents {
+            let mut next = Some(parent);
+            while let Some(gone) = next.and_then(|id| self.gone.get(id)).filter(|gone| needed.insert(gone.id.clone())) {
+                next = gone.parent.as_ref();
+            }
+        }
+        let forgotten: Vec<SandboxId> = self.gone.keys().filter(|id| !needed.contains(*id)).cloned().collect();
+        forgotten.iter().for_each(|id| drop(self.gone.remove(id)));
+        forgotten
+    }
+
     fn is_needed(&self, id: &SandboxId, parents: &BTreeSet<SandboxId>) -> bool {
         parents.contains(id) || self.gone.values().any(|gone| gone.parent.as_ref() == Some(id))
     }
@@ -80,6 +94,15 @@ mod tests {
         let parting = lineage.part_with(gone(3, Some(2), 7), &BTreeSet::new());
         assert_eq!(parting, Parting { remembered: None, forgotten: vec![id(2), id(1)] });
         assert_eq!(lineage.gone().count(), 0);
+    }
+
+    #[test]
+    fn what_nothing_descends_from_is_pruned() {
+        // 1 -> 2 -> 3 -> a sandbox; 4 -> 5
+        let all = [(1, None), (2, Some(1)), (3, Some(2)), (4, None), (5, Some(4))];
+        let mut lineage = Lineage::new(all.map(|(number, parent)| gone(number, parent, 5)).to_vec());
+        assert_eq!(lineage.prune(&[id(3), id(9)].into()), [id(4), id(5)]);
+        assert_eq!(lineage.gone().count(), 3);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod checkpoints;
 mod commands;
 mod cut;
 mod dial;
+mod differences;
 mod discard;
 mod drivers;
 pub mod exec;
@@ -33,6 +34,7 @@ mod logs;
 mod memory_limit;
 mod metrics;
 mod networks;
+mod on_fork;
 mod origins;
 mod orphans;
 mod output;
@@ -171,7 +173,6 @@ impl Node {
         sandbox::prepare_host_mask(&mask, &[config.state_dir.clone(), config.socket.clone()])?;
         let templates = load_records::<TemplateRecord>(&config.templates_dir());
         let sandboxes = pause::load(&config);
-        let lineage = lineage::load(&config);
         remove_abandoned(&config.templates_dir(), &sandboxes);
         let is_needed = sandboxes.iter().any(|record| record.state != SandboxState::Paused);
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
@@ -183,6 +184,7 @@ impl Node {
         let folder = crate::volumes_folder(&config.state_dir);
         let volumes = volumed::Client::new(folder, config.volumes_command.clone(), group);
         let mut state = State::new(templates, sandboxes, pool_limit, parked_limit);
+        let lineage = lineage::load(&config, &state.parents());
         for mount in host_mounts::load(&config) {
             state.begin_host_mount(&mount)?;
             state.set_attached(&mount.path);

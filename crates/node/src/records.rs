@@ -389,6 +389,7 @@ mod tests {
             mount_points: Vec::new(),
             user: None,
             startup: Vec::new(),
+            on_fork: Vec::new(),
         };
         let described = SandboxRecord { spec: Some(spec), ..sandbox() };
         let dir = tempfile::tempdir().unwrap();

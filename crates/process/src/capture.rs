@@ -101,19 +101,28 @@ pub struct CaptureSpec {
     pub memory_files: Option<PathBuf>,
 }
 
-/// A process that was started in a sandbox from outside, beside its program.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Command {
+/// A process that was started in a sandbox from outside: its number may be another one's when it has ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartedProcess {
     /// Its process id, as the caller sees it.
     pub pid: i32,
+    /// Field 22 of `/proc/PID/stat`: clock ticks between boot and its start.
+    pub start_ticks: u64,
+}
+
+/// A command that runs in a sandbox beside its program.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// The process, as the caller sees it.
+    pub process: StartedProcess,
     /// What its caller knows of it. Copies come with it: [`crate::ZygoteFacts::commands`].
     pub label: String,
 }
 
 impl CaptureSpec {
     /// The processes that are commands.
-    fn command_pids(&self) -> Vec<i32> {
-        self.commands.iter().map(|command| command.pid).collect()
+    fn command_processes(&self) -> Vec<StartedProcess> {
+        self.commands.iter().map(|command| command.process).collect()
     }
 
     /// Directories whose files a zygote cannot map.
@@ -142,7 +151,7 @@ pub struct Examined {
     /// The init of its sandbox.
     pub init: Option<i32>,
     /// Processes that were started from outside.
-    pub commands: Vec<i32>,
+    pub commands: Vec<StartedProcess>,
     /// Whether the first process is not the sandbox's program.
     pub without_program: bool,
     /// Standard streams.
@@ -178,16 +187,33 @@ pub fn examine(examined: &Examined) -> Result<Vec<Refusal>, Error> {
         };
         refusals.extend(if relative.pid == pid { found } else { blame(relative.pid, found) });
     }
-    refusals.extend(parts(&pids, streams)?);
+    refusals.extend(parts_of_living(pids, streams)?);
     Ok(if *without_program { blame(pid, refusals) } else { refusals })
 }
 
 /// The processes of a program, as the caller sees them: process `pid`, its descendants and those that have lost their parents as they are now,
 /// without those that have ended. `init` is the sandbox's. `commands` are processes that were started in it from outside; they and theirs belong to it,
 /// too.
-pub fn family(pid: i32, init: Option<i32>, commands: &[i32]) -> Result<Vec<i32>, Error> {
+pub fn family(pid: i32, init: Option<i32>, commands: &[StartedProcess]) -> Result<Vec<i32>, Error> {
     let relatives = kin::find(pid, init, commands)?.into_iter().filter(|relative| !relative.is_zombie());
     Ok(relatives.map(|relative| relative.pid).collect())
+}
+
+/// The same without those that end meanwhile; the first must not.
+fn parts_of_living(mut pids: Vec<i32>, streams: &[(StreamFile, Stream)]) -> Result<Vec<Refusal>, Error> {
+    loop {
+        let known = pids.len();
+        match parts(&pids, streams) {
+            Err(error) if error.is_gone() => {
+                let first = pids[0];
+                pids.retain(|pid| *pid == first || kin::runs(*pid));
+                if pids.len() == known {
+                    return Err(error);
+                }
+            }
+            found => return found,
+        }
+    }
 }
 
 /// Why parts of these processes, their descriptors and mappings, could not be forked.
@@ -247,8 +273,7 @@ pub fn capture_beside(
     capture_until(spec, Steps { during_pause, others: Some(others), hold: None, afterwards })
 }
 
-/// Waits for other processes that are about to end, and finds what else is refused. One that is seen only when the files are cut is not waited for:
-/// they cannot be cut twice.
+/// Waits out what may pass, and finds what else is refused. Nothing is waited out that is seen only when the files are cut: they cannot be cut twice.
 fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Error> {
     let began = Instant::now();
     let mut has_cut = false;
@@ -258,11 +283,14 @@ fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Er
             has_cut = true;
             during_pause()
         };
+        let attempt = Instant::now();
         match capture_once(spec, Steps { during_pause: &mut once, others, hold, afterwards }) {
             Err(Error::Refused(refusals))
-                if !has_cut && refusals.iter().all(Refusal::may_end) && began.elapsed() < OTHERS_END_MAX =>
+                if !has_cut && refusals.iter().all(|refusal| began.elapsed() < patience(refusal)) =>
             {
-                std::thread::sleep(OTHERS_END_MAX / 20);
+                // The source goes on meanwhile: at least nine tenths of the time, whatever a stop takes.
+                let took = attempt.elapsed();
+                std::thread::sleep((took * 9).clamp(OTHERS_END_MAX / 20, PASS_MAX / 2));
             }
             Err(Error::Refused(refusals)) => {
                 let refusals = with_parts(spec, refusals);
@@ -275,9 +303,18 @@ fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Er
     }
 }
 
+/// How long the next moment may be different.
+fn patience(refusal: &Refusal) -> Duration {
+    match refusal {
+        refusal if refusal.may_pass() => PASS_MAX,
+        refusal if refusal.may_end() => OTHERS_END_MAX,
+        _ => Duration::ZERO,
+    }
+}
+
 /// A capture ends at the first step that refuses. What the parts of the program are refused for is said with it, as far as they can be read.
 fn with_parts(spec: &CaptureSpec, mut refusals: Vec<Refusal>) -> Vec<Refusal> {
-    let parts = family(spec.pid, spec.init, &spec.command_pids()).and_then(|pids| parts(&pids, &spec.streams));
+    let parts = family(spec.pid, spec.init, &spec.command_processes()).and_then(|pids| parts(&pids, &spec.streams));
     for refusal in parts.unwrap_or_default() {
         if !refusals.contains(&refusal) {
             refusals.push(refusal);

@@ -11,6 +11,7 @@ mod added;
 mod attributes;
 pub(crate) mod connections;
 mod files;
+mod keys;
 mod memory;
 mod memory_files;
 pub(crate) mod places;
@@ -33,6 +34,7 @@ pub(crate) use files::{
     WRITE, Watch, access_mode,
 };
 pub use files::{Stream, StreamFile};
+pub(crate) use keys::{ProtectionKeys, WithKey};
 pub(crate) use memory::{Backing, Layout, Mapping, SharedObject, within};
 pub(crate) use memory_files::{MemoryFile, MemoryFileKind, MemoryFiles, Part};
 pub(crate) use privileges::Privileges;
@@ -126,6 +128,8 @@ pub(crate) struct ProgramImage {
     /// Of all processes; the first process has them.
     #[serde(skip)]
     pub(crate) own_terminals: Vec<OwnTerminal>,
+    #[serde(skip)]
+    pub(crate) keys: ProtectionKeys,
 }
 
 impl ProgramImage {

@@ -123,10 +123,8 @@ pub enum Refusal {
     MappedDevice { address: u64, path: String },
     #[error("the mapping at {address:#x} uses huge pages of hugetlbfs")]
     HugeTlb { address: u64 },
-    #[error("the mapping at {address:#x} uses memory protection key {key}")]
+    #[error("the mapping at {address:#x} can be executed and not be read, by memory protection key {key}")]
     ProtectionKey { address: u64, key: u32 },
-    #[error("it has allocated {count} memory protection key(s), which copies would not have: free them (pkey_free)")]
-    ProtectionKeys { count: u64 },
     #[error(
         "{what} is {path}, and on the mount point {mount_point} sandboxes may have a volume instead: have nothing open there when the program is ready"
     )]
@@ -206,7 +204,9 @@ impl Refusal {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::OfProcess { refusal, .. } => refusal.may_pass(),
-            refusal => matches!(refusal, Self::PendingTrap { .. } | Self::BusyTerminal { .. }),
+            refusal => {
+                matches!(refusal, Self::PendingTrap { .. } | Self::BusyTerminal { .. } | Self::InotifyEvents { .. })
+            }
         }
     }
 

@@ -153,9 +153,15 @@ impl<'a> Target<'a> {
 }
 
 /// The gate at which a parked copy waits: the writing end of a pipe whose other end only the copy has. The offsets of the copy's clocks open
-/// it, because only then is it known how long the copy has waited.
+/// it, because only then is it known how long the copy has waited. If it is dropped before, the copy ends.
 #[derive(Debug)]
 pub struct Gate(OwnedFd);
+
+impl From<Gate> for OwnedFd {
+    fn from(gate: Gate) -> Self {
+        gate.0
+    }
+}
 
 /// What a zygote or a copy says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -240,8 +246,9 @@ impl Zygote {
         Ok(Gate(outer))
     }
 
-    /// Lets the parked copy behind `gate` go on.
-    pub fn open(&self, gate: Gate) -> Result<(), Error> {
+    /// Lets the parked copy behind `gate` go on, as far as its last step before the program; beyond that when the gate is dropped. `Ready` is
+    /// reported at that step: all its processes are there, have no privilege beyond the program's, and signals wait for them.
+    pub fn open(&self, gate: &Gate) -> Result<(), Error> {
         let clocks = self.facts.clock_text()?;
         rustix::io::write(&gate.0, clocks.as_bytes()).on("open", "the gate of a parked copy")?;
         Ok(())

@@ -20,6 +20,7 @@ mod attributes;
 mod capabilities;
 mod cgroup;
 mod changes;
+mod compare;
 mod deadline;
 mod dial;
 mod error;
@@ -47,6 +48,7 @@ pub use cgroup::{
     CgroupSummary, Cgroups, ControllerHome, MemoryGroup, MemoryShare, MemoryUse, Service, Usage, UsageGroup,
 };
 pub use changes::{Capture, UPPER, copy_still};
+pub use compare::{Aspect, Change, Difference, Files, differences};
 pub use dial::{dial, in_network};
 pub use error::Error;
 pub use identity::ProcessIdentity;

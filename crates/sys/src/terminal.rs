@@ -5,6 +5,11 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
 };
 
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::ioctl_fionread,
+};
+
 /// Takes attributes (`struct termios2`): `_IOW('T', 0x2B, struct termios2)`.
 pub const SET_ATTRIBUTES: u64 = 0x402c_542b;
 /// Takes a size (`struct winsize`).
@@ -38,6 +43,14 @@ pub fn in_packet_mode(master: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(read::<4>(master, GET_PACKET_MODE)? != [0; 4])
 }
 
+/// Bytes that wait to be read at one side. Of a line that is not complete, which a program reads as a whole, none counts.
+pub fn waiting(terminal: BorrowedFd<'_>) -> io::Result<u64> {
+    // Bytes that were just written may not have come there yet: the kernel brings them before it answers this.
+    let mut asked = [PollFd::from_borrowed_fd(terminal, PollFlags::IN)];
+    poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(ioctl_fionread(terminal)?)
+}
+
 fn read<const N: usize>(terminal: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     // SAFETY: the requests write as many bytes as their results have, and the callers ask for those.
@@ -52,6 +65,19 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn what_was_written_to_a_terminal_waits_at_once() {
+        let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
+        let master = rustix::pty::openpt(flags).unwrap();
+        rustix::pty::unlockpt(&master).unwrap();
+        let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags).unwrap();
+        for _ in 0..1_000 {
+            rustix::io::write(&slave, b"x").unwrap();
+            assert_eq!(waiting(master.as_fd()).unwrap(), 1);
+            rustix::io::read(&master, &mut [0; 8][..]).unwrap();
+        }
+    }
 
     #[test]
     fn a_terminal_has_attributes_and_a_size_and_another_file_has_none() {

@@ -223,7 +223,7 @@ impl Place {
                     pid = forked;
                     if let (How::Parked(time), Some(gate)) = (how, gate.take()) {
                         std::thread::sleep(time);
-                        zygote.open(gate)?;
+                        zygote.open(&gate)?;
                     }
                 }
                 Some(Report::Ready { .. }) => return Ok(pid),

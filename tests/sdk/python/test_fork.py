@@ -56,6 +56,19 @@ def test_node_memory(make) -> None:
     assert (ask(source, "x"), ask(child, "x")) == ("1", "2")
 
 
+def test_copies_draw_numbers_of_their_own(make) -> None:
+    """Generators in memory are told (`on_fork` of `base`); OpenSSL keeps nothing there."""
+    python, node = [make("python"), make("python")], [make("node"), make("node")]
+    ask(python[0], "import random, ssl; random.seed(1)")
+    ask(python[1], "import random, ssl")
+    for source, all_ in ((python[0], python), (node[0], node)):
+        all_.extend(map(make.adopt, source.fork(count=2)))
+    drawn = [ask(box, "str(random.random()) + chr(32) + ssl.RAND_bytes(16).hex()") for box in python[1:]]
+    drawn += [ask(box, "Math.random()") for box in node]
+    numbers = [number for answer in drawn for number in answer.strip("'").split()]
+    assert len(set(numbers)) == 2 * 3 + 4, numbers
+
+
 def test_children_are_no_twins(make) -> None:
     """Check 18: ids, names, randomness and access tokens of their own."""
     source = make()

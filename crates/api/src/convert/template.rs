@@ -58,7 +58,20 @@ impl From<model::Limits> for Limits {
 
 impl From<TemplateSpec> for model::TemplateSpec {
     fn from(
-        TemplateSpec { name, image, command, env, cwd, ready, ready_timeout_ms, limits, mount_points, user, startup }: TemplateSpec,
+        TemplateSpec {
+            name,
+            image,
+            command,
+            env,
+            cwd,
+            ready,
+            ready_timeout_ms,
+            limits,
+            mount_points,
+            user,
+            startup,
+            on_fork,
+        }: TemplateSpec,
     ) -> Self {
         Self {
             name,
@@ -72,6 +85,7 @@ impl From<TemplateSpec> for model::TemplateSpec {
             mount_points,
             user,
             startup,
+            on_fork,
         }
     }
 }
@@ -90,6 +104,7 @@ impl From<model::TemplateSpec> for TemplateSpec {
             mount_points,
             user,
             startup,
+            on_fork,
         }: model::TemplateSpec,
     ) -> Self {
         Self {
@@ -104,6 +119,7 @@ impl From<model::TemplateSpec> for TemplateSpec {
             mount_points,
             user,
             startup,
+            on_fork,
         }
     }
 }

@@ -89,6 +89,7 @@ async fn build(node: &PrivateNode, report: &mut Report) -> Result<()> {
             from: Origin::Template("origin".parse()?),
             steps: (0..STEPS).map(|n| RecipeStep::Run { command: command(n), env: Vec::new() }).collect(),
             startup: None,
+            on_fork: None,
             ready: Ready::Listening,
             ready_timeout_ms: base::limits::READY_TIMEOUT_MS_DEFAULT,
             limits: api::Limits::default(),

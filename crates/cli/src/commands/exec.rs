@@ -1,6 +1,7 @@
 //! `pando exec`.
 
 pub(crate) mod kept;
+mod stdin;
 mod terminal;
 
 use std::{

@@ -98,6 +98,9 @@ fn print(template: &Template) {
     for path in mount_points {
         outln!("mount at   {path}");
     }
+    if !template.spec.on_fork.is_empty() {
+        outln!("in copies  {}", text::one_line(&template.spec.on_fork.join(" ")));
+    }
     outln!("sandboxes  {}", template.sandboxes);
     if let Some(facts) = &template.facts {
         outln!("parked     pid {}", facts.zygote_pid);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use api::{Relative, SandboxState};
+use api::Relative;
 use base::{id::SandboxId, text::age};
 use client::Client;
 use serde::Serialize;
@@ -23,7 +23,7 @@ use crate::{
 /// A sandbox that was removed is shown as long as one descends from it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only the tree that this sandbox is in
+    /// Only the tree that this sandbox is in.
     #[arg(value_name = "SANDBOX")]
     sandbox: Option<SandboxName>,
     /// Print JSON.
@@ -126,11 +126,14 @@ pub(crate) async fn pick(args: PickArgs, client: &Client) -> Result<ExitCode> {
     if !args.dry_run {
         for sibling in &siblings {
             client.remove(sibling).await.with_context(|| format!("cannot remove {sibling}"))?;
+            if !args.json {
+                outln!("{sibling}");
+            }
         }
     }
     if args.json {
         output::json(&Picked { kept, removed: siblings, dry_run: args.dry_run })?;
-    } else {
+    } else if args.dry_run {
         siblings.iter().for_each(|id| outln!("{id}"));
     }
     Ok(ExitCode::SUCCESS)
@@ -139,19 +142,14 @@ pub(crate) async fn pick(args: PickArgs, client: &Client) -> Result<ExitCode> {
 fn siblings(all: &[Relative], of: &SandboxId) -> Result<Vec<SandboxId>> {
     let parent = all.iter().find(|one| one.id == *of).and_then(|one| one.parent.as_ref());
     let parent = parent.ok_or_else(|| Failure::Usage(format!("sandbox {of} was not forked: it has no siblings")))?;
-    let is_sibling = |one: &&Relative| one.parent.as_ref() == Some(parent) && one.id != *of && is_there(one);
+    let is_sibling = |one: &&Relative| one.parent.as_ref() == Some(parent) && one.id != *of && one.state.is_some();
     Ok(all.iter().filter(is_sibling).map(|one| one.id.clone()).collect())
-}
-
-fn is_there(one: &Relative) -> bool {
-    matches!(
-        one.state,
-        Some(SandboxState::Running | SandboxState::Paused | SandboxState::Exited(_) | SandboxState::Lost)
-    )
 }
 
 #[cfg(test)]
 mod tests {
+    use api::SandboxState;
+
     use super::*;
 
     fn id(number: u32) -> SandboxId {

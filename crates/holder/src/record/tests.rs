@@ -52,7 +52,8 @@ fn an_entry_says_what_the_holder_wrote() {
     let record = Record::open(file.try_clone().unwrap()).unwrap();
     let process = Process { inside: 7, outside: 1007, start_ticks: 99 };
     record.set_process(process);
-    let entry = Entry { meta: meta(), process, end: None, settled: false, totals: vec![0, 0] };
+    record.close_input();
+    let entry = Entry { meta: meta(), process, end: None, settled: false, totals: vec![0, 0], input_closed: true };
     assert_eq!(Entry::read(&file).unwrap(), entry);
     record.set_end(Status::Code(3), 6);
     let end = Some(End { status: Status::Code(3), reason: None, ended_ms: 6 });

@@ -89,10 +89,20 @@ impl Reply for Forked {
 }
 
 impl Reply for Released {
-    type Output = Vec<SpawnedCommand>;
-    fn join(self, files: Vec<OwnedFd>, ends: &mut Ends) -> Vec<SpawnedCommand> {
-        join_commands(self.commands, files, ends)
+    type Output = Continued;
+    fn join(self, mut files: Vec<OwnedFd>, ends: &mut Ends) -> Continued {
+        let held = (files.len() > self.commands.len()).then(|| files.pop()).flatten();
+        Continued { commands: join_commands(self.commands, files, ends), held }
     }
+}
+
+/// A parked copy that was let go.
+#[derive(Debug)]
+pub struct Continued {
+    /// Its commands.
+    pub commands: Vec<SpawnedCommand>,
+    /// If it is held: it goes on when this is closed.
+    pub held: Option<OwnedFd>,
 }
 
 fn join_commands(commands: Vec<ForkedCommand>, pidfds: Vec<OwnedFd>, ends: &mut Ends) -> Vec<SpawnedCommand> {

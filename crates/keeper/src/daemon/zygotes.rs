@@ -22,7 +22,7 @@ use super::{
     sandboxes::Sandboxes,
     watch::{Source, Watched, Watcher},
 };
-use crate::protocol::{Failed, Released, Status};
+use crate::protocol::{Failed, ReleaseCopy, Released, Status};
 use starts::Starts;
 
 pub(super) use starts::{Start, Way};
@@ -35,6 +35,8 @@ struct Held {
     /// A duplicate of the zygote's control socket, for the epoll set.
     _control: Watched<OwnedFd>,
     starts: Starts<Streams, Gate>,
+    /// Gates that were opened and are to be given away, by the numbers of their starts.
+    open: HashMap<StartId, Gate>,
 }
 
 /// All zygotes of this keeper.
@@ -60,7 +62,7 @@ impl Zygotes {
         let watched = self.watcher.watch(duplicate, Source::Zygote(number))?;
         children.watch(facts.pid, Role::Zygote(number))?;
         let zygote = Zygote::from_parts(facts, control);
-        self.by_number.insert(number, Held { zygote, _control: watched, starts: Starts::new() });
+        self.by_number.insert(number, Held { zygote, _control: watched, starts: Starts::new(), open: HashMap::new() });
         Ok(())
     }
 
@@ -84,9 +86,9 @@ impl Zygotes {
     }
 
     /// Lets a parked copy continue.
-    pub(super) fn release(&mut self, number: ZygoteId, start: StartId, ticket: Ticket<Released>) -> Vec<Answer> {
-        match self.by_number.get_mut(&number) {
-            Some(held) => held.release(start, ticket).into_iter().collect(),
+    pub(super) fn release(&mut self, call: &ReleaseCopy, ticket: Ticket<Released>) -> Vec<Answer> {
+        match self.by_number.get_mut(&call.zygote) {
+            Some(held) => held.release(call, ticket).into_iter().collect(),
             None => vec![ticket.fail(Failed::zygote_gone("its zygote is gone"))],
         }
     }
@@ -166,11 +168,21 @@ impl Held {
         }
     }
 
-    fn release(&mut self, start: StartId, ticket: Ticket<Released>) -> Option<Answer> {
-        match self.starts.release(start, ticket) {
-            Ok(gate) => self.zygote.open(gate).err().and_then(|error| self.starts.failed(start, Failed::of(&error))),
-            Err(answer) => Some(answer),
+    fn release(&mut self, call: &ReleaseCopy, ticket: Ticket<Released>) -> Option<Answer> {
+        let start = call.start;
+        let gate = match self.starts.release(start, ticket) {
+            Ok(gate) => gate,
+            Err(answer) => return Some(answer),
+        };
+        if let Err(error) = self.zygote.open(&gate) {
+            return self.starts.failed(start, Failed::of(&error));
         }
+        // Those of copies that have ended meanwhile.
+        self.open.retain(|start, _| self.starts.copy_of(*start).is_some());
+        if call.hold {
+            self.open.insert(start, gate);
+        }
+        None
     }
 
     /// A copy goes on. Its commands are watched before anything else is: one that has ended by now is not reaped as a stray.
@@ -181,7 +193,10 @@ impl Held {
             None => Ok((Vec::new(), Vec::new())),
         };
         match found {
-            Ok((commands, pidfds)) => self.starts.ready(start, commands, pidfds),
+            Ok((commands, mut files)) => {
+                files.extend(self.open.remove(&start).map(OwnedFd::from));
+                self.starts.ready(start, commands, files)
+            }
             Err(error) => self.starts.failed(start, Failed::of(&error)),
         }
     }

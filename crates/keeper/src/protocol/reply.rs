@@ -67,7 +67,7 @@ pub struct ForkedCommand {
     pub process: ProcessIdentity,
 }
 
-/// A parked copy has gone on. The pidfds of its commands come along.
+/// A parked copy has gone on. The pidfds of its commands come along, and behind them what holds it, if that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Released {
     /// Its commands.

@@ -249,13 +249,15 @@ pub struct ParkCopy {
     pub start: StartId,
 }
 
-/// Lets a parked copy continue. The reply comes when its program runs.
+/// Lets a parked copy continue. The reply comes when its program runs, or is about to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReleaseCopy {
     /// The zygote of the copy.
     pub zygote: ZygoteId,
     /// The number of the copy's start.
     pub start: StartId,
+    /// Whether it stops once more, complete, right before its program. A descriptor comes with the reply: the copy goes on when that is closed.
+    pub hold: bool,
 }
 
 /// Ends a zygote, or the building of it.

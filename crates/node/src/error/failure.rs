@@ -40,7 +40,9 @@ fn kind(error: &Error) -> FailureKind {
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.kind,
         Error::Volumes { source: volumed::Error::NoAnswer, .. } => FailureKind::Interrupted,
         Error::CannotFork { .. } | Error::Unfit { .. } => FailureKind::CannotFork,
-        Error::ProgramEnded { .. } | Error::StepFailed { .. } | Error::NotReadyInTime { .. } => FailureKind::NotReady,
+        Error::ProgramEnded { .. } | Error::OnFork { .. } | Error::StepFailed { .. } | Error::NotReadyInTime { .. } => {
+            FailureKind::NotReady
+        }
         Error::Copy { .. } => FailureKind::InvalidRequest,
         Error::ProgramMissing { .. } | Error::NoReadyCommand { .. } => FailureKind::ProgramMissing,
         Error::ProgramNotExecutable { .. } => FailureKind::ProgramNotExecutable,
@@ -70,6 +72,7 @@ fn hint_of_step(error: &Error) -> &'static str {
         Error::StepFailed { .. } => {
             "its output says why; `pando exec` in a sandbox of the origin tries the command by itself"
         }
+        Error::OnFork { .. } => "it runs as root in each copy, for 10 s at most, and has to exit with 0",
         _ => "look at the source of the copy, and at what is at its target",
     }
 }
@@ -160,7 +163,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::NotReadyInTime { .. } => {
             "tell when it is ready with --port, --ready-file or --ready, or give it more time with --ready-timeout"
         }
-        Error::StepFailed { .. } | Error::Copy { .. } => hint_of_step(error),
+        Error::StepFailed { .. } | Error::Copy { .. } | Error::OnFork { .. } => hint_of_step(error),
         Error::ZygoteGone { .. } | Error::KeeperLost { .. } => "repeat the command: the template is made ready again",
         Error::Deadline { .. } => "the node's log may say more; `pando doctor` checks the host",
         Error::Volumes { source: volumed::Error::NoAnswer, .. } => {
@@ -269,6 +272,7 @@ fn details(error: &Error) -> Vec<String> {
     match error {
         Error::CannotFork { refusals, .. } | Error::Unfit { reasons: refusals, .. } => refusals.clone(),
         Error::ProgramEnded { output, .. }
+        | Error::OnFork { output, .. }
         | Error::StepFailed { output, .. }
         | Error::NotReadyInTime { output, .. } => output.clone(),
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.details.clone(),

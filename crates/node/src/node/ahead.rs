@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use base::id::{SandboxId, ZygoteId};
 use keeper::{
-    Spawned,
+    Continued, Spawned,
     protocol::{ParkCopy, ReleaseCopy},
 };
 use process::ZygoteFacts;
@@ -33,11 +33,11 @@ impl Node {
         Ok(())
     }
 
-    /// Lets a parked copy go on.
-    pub(super) async fn release(&self, parked: Parked) -> Result<Running> {
+    /// Lets a parked copy go on; if it is to `hold`, as far as its last step before the program.
+    pub(super) async fn release(&self, parked: Parked, hold: bool) -> Result<Running> {
         let Parked { zygote, start, first, ended, is_program, streams } = parked;
-        let commands = self.keepers.call(ReleaseCopy { zygote, start }, []).await?;
-        Ok(Running { program: is_program.then_some((first, ended)), commands: (streams, commands) })
+        let Continued { commands, held } = self.keepers.call(ReleaseCopy { zygote, start, hold }, []).await?;
+        Ok(Running { program: is_program.then_some((first, ended)), commands: (streams, commands), held })
     }
 
     /// Looks at a new sandbox some time later, if there is still something to learn from it.

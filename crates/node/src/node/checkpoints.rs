@@ -23,7 +23,6 @@ pub(super) use self::write::{CapturedFiles, write_files};
 use super::{
     Node,
     build::Built,
-    commands::Along,
     cut::{self, Cut},
     files_only::without_program,
     images::random_suffix,
@@ -184,8 +183,6 @@ impl Node {
         progress: &KeepProgress,
     ) -> Result<model::Checkpoint> {
         layers::check(record)?;
-        let along = self.along(record).await?.ok_or_else(|| Error::NoSandbox(record.id.clone()))?;
-        let Along { main, without_program, commands, streams } = along;
         if let Some(pages) = &record.pages {
             progress.stage(CheckpointStage::WaitingForMemory);
             self.pager.wait_filled(pages).await?;
@@ -202,14 +199,15 @@ impl Node {
         // What is resumed has all the volumes that it had.
         let kept: Vec<&String> =
             record.volumes.iter().filter(|mount| hold || mount.is_writable()).map(|mount| &mount.path).collect();
-        let job = Capture {
+        let mut job = Capture {
             zygote,
+            // Found when nothing is begun in it any more.
             source: Source {
                 sandbox: record.id.clone(),
-                main,
-                commands,
-                without_program,
-                streams,
+                main: record.main,
+                commands: Vec::new(),
+                without_program: false,
+                streams: Vec::new(),
                 earlier_arena: record.arena,
                 // Other copies may have other volumes there.
                 mount_points: if hold {
@@ -224,8 +222,13 @@ impl Node {
             purpose: if hold { Purpose::Pause } else { Purpose::Keep(cut::needed(&record.volumes)) },
         };
         let pinned = self.pin(record.layers.clone());
-        let built =
-            if hold { self.capture_to_pause(job, record).await } else { self.capture_and_cut(job, record).await };
+        let built = match hold {
+            true => match self.take_along(&mut job.source, record).await {
+                Ok(()) => self.capture_to_pause(job, record).await,
+                Err(error) => Err(error),
+            },
+            false => self.capture_and_cut(job, record).await,
+        };
         let purpose = if hold { CaptureFor::Pause } else { CaptureFor::Checkpoint };
         self.ledger.metrics.captured(purpose, built.as_ref().map(|(built, _)| built.timings.pause_us));
         let written = match built {

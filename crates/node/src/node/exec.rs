@@ -159,6 +159,7 @@ mod tests {
             mount_points: Vec::new(),
             user: None,
             startup: Vec::new(),
+            on_fork: Vec::new(),
         };
         let command = {
             let given = Given { env: vec![("A".into(), "0".into()), ("B".into(), "0".into())], files: Vec::new() };

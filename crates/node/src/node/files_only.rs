@@ -43,7 +43,7 @@ pub(super) fn without_program(spec: TemplateSpec) -> TemplateSpec {
 impl Node {
     /// Whether a capture has files alone: what runs nothing has no memory either.
     pub(super) async fn has_files_only(&self, record: &SandboxRecord, keep: Keep) -> Result<bool> {
-        Ok(keep == Keep::Files || record.program().is_none() && self.along(record).await?.is_none())
+        Ok(keep == Keep::Files || record.program().is_none() && self.along(record, 0).await?.is_none())
     }
 
     /// Captures the files of a sandbox that goes on, alone with it, into the new directory `layer`.
@@ -156,6 +156,7 @@ mod tests {
             mount_points: vec!["/ws".into()],
             user: Some("root".into()),
             startup: Vec::new(),
+            on_fork: Vec::new(),
         };
         let without = without_program(spec.clone());
         assert_eq!(without, TemplateSpec { command: Vec::new(), ready: Ready::Listening, ..spec });

@@ -115,8 +115,7 @@ impl Node {
     /// Captures a sandbox, alone with it, and builds the zygote of that instant.
     async fn make_fork_point(self: &Arc<Self>, id: &SandboxId, count: u32) -> Result<ForkPoint> {
         let record = self.state().running(id)?.clone();
-        let Along { main, without_program, commands, streams } =
-            self.along(&record).await?.ok_or_else(|| self.has_ended(id))?;
+        let Along { main, without_program, commands, streams } = self.along_with_output(&record).await?;
         let (spec, base, point, zygote) = {
             let mut state = self.state();
             layers::check(&record)?;

@@ -1,6 +1,6 @@
 //! The tree of forks: what is there, and what that descends from.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use base::id::SandboxId;
 use model::Relative;
@@ -13,8 +13,8 @@ use crate::{
     records::{self, Durability, GoneRecord},
 };
 
-/// What an earlier node has left.
-pub(super) fn load(config: &Config) -> Lineage {
+/// What an earlier node has left. `parents` are those of all sandboxes.
+pub(super) fn load(config: &Config, parents: &BTreeSet<SandboxId>) -> Lineage {
     let entries = fs::read_dir(config.lineage_dir()).into_iter().flatten().flatten();
     let read = |entry: fs::DirEntry| match records::read::<GoneRecord>(&entry.path()) {
         Ok(found) => found,
@@ -23,7 +23,12 @@ pub(super) fn load(config: &Config) -> Lineage {
             None
         }
     };
-    Lineage::new(entries.filter_map(read).collect())
+    let mut lineage = Lineage::new(entries.filter_map(read).collect());
+    // A node that was killed between two steps of a removal.
+    for id in lineage.prune(parents) {
+        let _ = fs::remove_file(config.lineage_dir().join(id.as_str()));
+    }
+    lineage
 }
 
 impl Node {

@@ -138,7 +138,7 @@ impl Node {
             self.release_filled(&record.id).await?;
         }
         if keep == model::Keep::Memory {
-            self.refuse_others(record, self.along(record).await?.as_ref())?;
+            self.refuse_others(record, self.along(record, 0).await?.as_ref())?;
         }
         let record = &self.keep_changes(record);
         let spec = self.state().spec_of(record)?;
@@ -219,7 +219,8 @@ impl Node {
             self.go_on(&record.id).await;
             return Ok(None);
         };
-        if let Err(error) = self.finish_pause(record).await {
+        let goes_on = paused.checkpoint.program.is_some();
+        if let Err(error) = self.finish_pause(record, goes_on).await {
             // It cannot be kept here: better that it runs.
             self.remove_this_head(&head).await?;
             self.go_on(&record.id).await;
@@ -250,8 +251,8 @@ impl Node {
         });
     }
 
-    /// Everything after the head. A failure leaves the sandbox frozen, with all that it has.
-    async fn finish_pause(self: &Arc<Self>, record: &SandboxRecord) -> Result<()> {
+    /// Everything after the head; `goes_on` if its processes do after a resume. A failure leaves the sandbox frozen, with all that it has.
+    async fn finish_pause(self: &Arc<Self>, record: &SandboxRecord, goes_on: bool) -> Result<()> {
         let id = &record.id;
         let kept = self.state().sandbox(id)?.kept.clone();
         let kept = kept.filter(|layer| layer.is_dir());
@@ -270,8 +271,10 @@ impl Node {
         };
         self.set_aside(&small)?;
         let _ = fs::remove_file(self.host.config.sandbox_dir(id).join(RECORD));
-        // Before its processes end: its commands go on, and no client is told that they have ended.
-        self.forget_commands(id).await;
+        if goes_on {
+            // Before its processes end: so do its commands, and no client is told that they have ended.
+            self.forget_commands(id).await;
+        }
         self.end(id).await;
         let small = match self.hand_back(id).await {
             Ok(()) => SandboxRecord { held: None, ..small },

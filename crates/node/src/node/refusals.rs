@@ -22,7 +22,7 @@ impl Node {
     pub async fn refusals(&self, id: &SandboxId) -> Result<Vec<Refusal>> {
         let record = self.state().running(id)?.clone();
         let of = |kind: &'static str| move |reason| Refusal { kind: kind.to_owned(), reason };
-        let along = match self.along(&record).await {
+        let along = match self.along(&record, 0).await {
             Err(Error::CannotFork { refusals, .. }) => {
                 return Ok(refusals.into_iter().map(of("too_many")).collect());
             }
@@ -30,7 +30,7 @@ impl Node {
         };
         let others = self.others(&record, along.as_ref())?.into_iter().map(of("daemons"));
         let Some(along) = along else { return Ok(others.collect()) };
-        let commands = along.pids();
+        let commands = along.processes();
         let Along { main, without_program, streams, .. } = along;
         let examined = Examined { pid: main.pid, init: Some(record.init.pid), commands, without_program, streams };
         let examine = move || process::examine(&examined).map_err(io::Error::other);
@@ -47,7 +47,7 @@ impl Node {
         let mut own = vec![record.init.pid, record.main.pid];
         if let Some(along) = along {
             // Of one that has just ended nothing is found.
-            own.extend(process::family(along.main.pid, Some(record.init.pid), &along.pids()).unwrap_or_default());
+            own.extend(process::family(along.main.pid, Some(record.init.pid), &along.processes()).unwrap_or_default());
         }
         let stays =
             |pid: &i32| !own.contains(pid) && ProcessIdentity::of(*pid).is_some_and(|process| process.is_alive());

@@ -222,7 +222,7 @@ impl Node {
             None => None,
         };
         let (program, commands) =
-            running.map_or((None, None), |Running { program, commands }| (program, Some(commands)));
+            running.map_or((None, None), |Running { program, commands, .. }| (program, Some(commands)));
         let (main, ended) = program.unzip();
         let record = SandboxRecord {
             layers: self.host.changes.split(&layers).1.to_vec(),

@@ -19,8 +19,8 @@ use crate::{
 
 /// Refuses what no node could build.
 pub fn check_spec(spec: &TemplateSpec) -> Result<()> {
-    if !spec.command.is_empty() {
-        check_command(&command(&Given::default(), spec, &Account::program(), spec.command.clone(), &[], None))?;
+    for argv in [&spec.command, &spec.on_fork].into_iter().filter(|argv| !argv.is_empty()) {
+        check_command(&command(&Given::default(), spec, &Account::program(), argv.clone(), &[], None))?;
     }
     if let Image::Path(path) = &spec.image {
         check_path("the image", &path.to_string_lossy())?;

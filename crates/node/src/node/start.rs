@@ -302,13 +302,18 @@ impl Node {
         let volumes = [&source.volumes[..], &own].concat();
         self.attach_volumes(&blank.id, &volumes).await?;
         self.apply_network(&blank.id, &source.network).await?;
+        let on_fork = source.runs_on_fork();
+        if let (Some(of), true, None) = (&source.copies, on_fork, &blank.parked) {
+            // Only a parked copy can be held.
+            self.park(blank, of.zygote, &of.engine).await?;
+        }
         let running = match (blank.parked.take(), &source.copies) {
-            (Some(parked), _) => Some(self.release(parked).await?),
+            (Some(parked), _) => Some(self.release(parked, on_fork).await?),
             (None, Some(of)) => Some(self.fork_into(of, blank).await?),
             (None, None) => None,
         };
-        let (program, commands) =
-            running.map_or((None, None), |Running { program, commands }| (program, Some(commands)));
+        let (program, commands, held) =
+            running.map_or((None, None, None), |Running { program, commands, held }| (program, Some(commands), held));
         let (main, ended) = program.unzip();
         let record = SandboxRecord {
             id: blank.id.clone(),
@@ -346,6 +351,11 @@ impl Node {
         if let Some((streams, spawned)) = commands {
             self.hold_forked(&blank.id, streams, spawned).await?;
         }
+        if on_fork {
+            // On the heap: most starts have none.
+            Box::pin(self.run_on_fork(&blank.id, &source.spec)).await?;
+        }
+        drop(held);
         Ok(sandbox)
     }
 
@@ -365,7 +375,7 @@ impl Node {
         let copy = StartCopy { zygote: *zygote, sandbox: blank.id.clone(), start, interpreter };
         let Spawned { process, ended, commands, .. } = self.keepers.call(copy, theirs.iter().collect()).await?;
         let program = (!engine.without_program).then_some((process, ended));
-        Ok(Running { program, commands: (streams, commands) })
+        Ok(Running { program, commands: (streams, commands), held: None })
     }
 
     /// Makes a sandbox without a program, of a bare one if there is one. A failure leaves nothing.

@@ -75,9 +75,7 @@ async fn failure(stream: &mut CommandStream, output: &mut Vec<u8>) -> ExitStatus
     while let Some(event) = stream.next().await {
         match event {
             CommandEvent::Stdout(bytes) | CommandEvent::Stderr(bytes) | CommandEvent::Terminal(bytes) => {
-                output.extend(bytes);
-                let excess = output.len().saturating_sub(OUTPUT_BYTES);
-                output.drain(..excess);
+                keep(output, &bytes);
             }
             CommandEvent::Ended(end) if end.status != ExitStatus::Code(0) => return end.status,
             CommandEvent::Ended(_) | CommandEvent::Started(_) | CommandEvent::Missed(_) => {}
@@ -86,7 +84,15 @@ async fn failure(stream: &mut CommandStream, output: &mut Vec<u8>) -> ExitStatus
     std::future::pending().await
 }
 
-fn lines(output: &[u8]) -> Vec<String> {
+/// Adds to an output whose end is kept.
+pub(super) fn keep(output: &mut Vec<u8>, bytes: &[u8]) {
+    output.extend(bytes);
+    let excess = output.len().saturating_sub(OUTPUT_BYTES);
+    output.drain(..excess);
+}
+
+/// Its last lines.
+pub(super) fn lines(output: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(output);
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(OUTPUT_LINES)..].iter().map(|line| harmless(line)).collect()

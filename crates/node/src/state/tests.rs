@@ -32,6 +32,7 @@ fn spec(text: &str) -> TemplateSpec {
         mount_points: vec![],
         user: None,
         startup: vec![],
+        on_fork: vec![],
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     error::{Context, Error},
     image::{
         Added, ClockOffsets, Credentials, ExtendedRegisters, Layout, Member, MemoryFiles, Privileges,
-        ProcessAttributes, ProgramImage, Thread, WallTimer, WallTimers, xstate::Format,
+        ProcessAttributes, ProgramImage, ProtectionKeys, Thread, WallTimer, WallTimers, xstate::Format,
     },
     observe::{blame::blame_error, checks, mappings, objects::Objects, rights},
     refusal::Refusal,
@@ -88,10 +88,6 @@ fn complete(
     ours.extend(spec.earlier_arena.map(mappings::of_arena));
     let status = Fields::read(format!("/proc/{pid}/status"))?;
     let mut refusals = checks::nature(pid, &status)?;
-    // The first one has no number that a program asked for.
-    if asked.free_key > 1 {
-        refusals.push(Refusal::ProtectionKeys { count: asked.free_key - 1 });
-    }
     let shown = mappings_as_in_pause(pid, &lines, &dont_fork, &ours, &mut refusals)?;
     let elsewhere = [&*spec.mount_points, &*spec.without_zygotes()].concat();
     let classified = mappings::classify(pid, &shown, &objects.found, &elsewhere)?;
@@ -99,6 +95,7 @@ fn complete(
     let privileges = rights::privileges(&status)?;
     refusals.extend(threads.iter().find_map(|thread| secure_bits(thread, &privileges)));
     refuse(refusals)?;
+    let extended = extended_registers(answers.permitted, pid)?;
     let image = ProgramImage {
         threads,
         mappings: classified.mappings,
@@ -135,7 +132,12 @@ fn complete(
         own_terminals: Vec::new(),
         vdso: classified.vdso,
         memory_files: MemoryFiles::new(),
-        extended: extended_registers(answers.permitted, pid)?,
+        keys: if extended.format.has_keys() {
+            ProtectionKeys::new(&asked.free_keys, &shown)
+        } else {
+            ProtectionKeys::default()
+        },
+        extended,
         arguments: Vec::new(),
     };
     Ok((image, classified.taken_over))

@@ -180,6 +180,10 @@ pub(super) fn gather(
     let pids: Vec<i32> = targets.iter().map(|target| target.pid).collect();
     let terminals = terminals::find(&pids, &spec.streams, &mut refusals)?;
     let streams: Vec<_> = spec.streams.iter().chain(&terminals.files).copied().collect();
+    // Of a command that has ended a copy's caller has no terminal.
+    let end = Stream::of_command(spec.commands.len(), 0);
+    let running = spec.streams.iter().filter(|(_, stream)| stream.number() < end.number());
+    let with_terminals: Vec<_> = running.chain(&terminals.files).copied().collect();
     let strangers = targets[0].surroundings.others.list()?;
     refusals.extend(targets[0].surroundings.message_queues()?);
     let mut objects = Objects::default();
@@ -193,7 +197,7 @@ pub(super) fn gather(
         if at > 0 {
             own.extend(shared_with(target.pid, targets[target.parent].pid)?);
         }
-        let mut gathered = gather_one(target, kin, tasks, &streams, &mut own)?;
+        let mut gathered = gather_one(target, kin, tasks, &with_terminals, &mut own)?;
         // Nothing else gives it a session.
         gathered.session_leader |= at == 0 && spec.without_program;
         each.push(gathered);

@@ -63,7 +63,7 @@ pub(super) struct Held {
 pub(super) fn look(spec: &CaptureSpec) -> Result<Vec<Target>, Error> {
     let (mut targets, mut refusals) = (Vec::new(), Vec::new());
     for relative in
-        kin::find(spec.pid, spec.init, &spec.command_pids())?.into_iter().filter(|relative| !relative.is_zombie())
+        kin::find(spec.pid, spec.init, &spec.command_processes())?.into_iter().filter(|relative| !relative.is_zombie())
     {
         if let Some((target, found)) = look_at(relative, spec)? {
             targets.push(target);
@@ -102,7 +102,7 @@ pub(super) fn seize(spec: &CaptureSpec, mut targets: Vec<Target>) -> Result<Held
                 Err(error) => return Err(error),
             }
         }
-        let now = kin::find(spec.pid, spec.init, &spec.command_pids())?;
+        let now = kin::find(spec.pid, spec.init, &spec.command_processes())?;
         let mut is_complete = true;
         for relative in now.iter().filter(|relative| !relative.is_zombie()) {
             if targets.iter().any(|target| target.pid == relative.pid) {

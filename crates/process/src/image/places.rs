@@ -65,18 +65,6 @@ pub(crate) fn between(ranges: &[Range], end: u64) -> Vec<Range> {
     starts.zip(ends).map(|(start, end)| Range { start, end }).filter(|range| range.start < range.end).collect()
 }
 
-/// These ranges as few larger ones, in order, that have nothing of `but`, which is in order.
-pub(crate) fn runs(ranges: Vec<Range>, but: &[Range]) -> Vec<Range> {
-    let mut runs: Vec<Range> = Vec::new();
-    for range in joined(ranges.into_iter()) {
-        match runs.last_mut() {
-            Some(last) if is_free(but, Range { start: last.end, end: range.start }) => last.end = range.end,
-            _ => runs.push(range),
-        }
-    }
-    runs
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,7 +78,6 @@ mod tests {
         let ranges = joined([range(40, 50), range(10, 20), range(20, 25), range(15, 18)].into_iter());
         assert_eq!(ranges, [range(10, 25), range(40, 50)]);
         assert_eq!(between(&ranges, 60), [range(0, 10), range(25, 40), range(50, 60)]);
-        assert_eq!(runs(vec![range(1, 2), range(4, 6), range(30, 31)], &ranges), [range(1, 6), range(30, 31)]);
         assert!(
             is_free(&ranges, range(25, 40)) && !is_free(&ranges, range(24, 26)) && !is_free(&ranges, range(49, 60))
         );

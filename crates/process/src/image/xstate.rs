@@ -81,6 +81,12 @@ impl Format {
         self.features
     }
 
+    /// Whether threads have rights with protection keys for memory.
+    pub(crate) fn has_keys(&self) -> bool {
+        const PKRU: u32 = 9;
+        self.features >> PKRU & 1 == 1
+    }
+
     /// Bytes of an area. The components' order is not that of their numbers (APX lies where MPX was).
     pub(crate) fn bytes(&self) -> usize {
         match self.features {

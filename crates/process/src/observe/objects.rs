@@ -15,7 +15,7 @@ use std::{
 
 use base::limits;
 use procfs::MapLine;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, SealFlags};
 
 use crate::{
     error::{Context, Error},
@@ -109,7 +109,7 @@ impl Objects {
     /// The attributes of those that descriptors of process `pid` show, by their places.
     pub(crate) fn statuses(&self, pid: i32, refusals: &mut Vec<Refusal>) -> Result<Vec<(usize, ObjectStatus)>, Error> {
         let mut found = Vec::new();
-        for (at, object) in self.found.iter().enumerate().filter(|(_, object)| object.is_open) {
+        for (at, object) in self.found.iter().enumerate().filter(|(_, object)| object.is_open || is_sealed(object)) {
             let status = object.file.metadata().on("read", object.shown())?;
             let attributes = attributes::read(&object.file, pid).on("read the attributes of", object.shown())?;
             if let Err(error) = attributes::try_on_a_memfd(&attributes) {
@@ -122,6 +122,11 @@ impl Objects {
         }
         Ok(found)
     }
+}
+
+/// Whether its mode counts, although nothing has it open: of one that can be executed, the kernel takes F_SEAL_EXEC for a seal against writing, too.
+fn is_sealed(object: &Object) -> bool {
+    rustix::fs::fcntl_get_seals(object.file.as_fd()).is_ok_and(|seals| !(seals - SealFlags::SEAL).is_empty())
 }
 
 /// Opens an object without changing when it was last read.

@@ -19,7 +19,8 @@ pub(crate) enum Sort {
 pub(crate) fn sort(line: &MapLine) -> Result<Sort, Refusal> {
     let address = line.range.start;
     let path = || String::from_utf8_lossy(&line.path).into_owned();
-    if line.protection_key != 0 {
+    // The kernel has given it that key by itself, and would do so in a zygote.
+    if line.protection_key != 0 && line.protection == libc::PROT_EXEC as u64 {
         return Err(Refusal::ProtectionKey { address, key: line.protection_key });
     }
     if line.shadow_stack {

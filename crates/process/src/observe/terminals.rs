@@ -15,7 +15,6 @@ use base::limits::FORKED_COMMANDS_MAX;
 use procfs::Fields;
 use rustix::{
     fs::{Mode, OFlags},
-    io::ioctl_fionread,
     process::{Pid, PidfdFlags, pidfd_open},
 };
 use sys::{remote, terminal};
@@ -67,7 +66,7 @@ pub(crate) fn find(
     let mut found = Terminals::default();
     for (number, master) in sides.masters {
         let Some(file) = others.get(&number) else { continue };
-        let waits = |side: &OwnedFd| ioctl_fionread(side).of("read what waits at a terminal", *first);
+        let waits = |side: &OwnedFd| terminal::waiting(side.as_fd()).of("read what waits at a terminal", *first);
         let bytes = waits(&master)? + sides.slaves.get(&number).map_or(Ok(0), waits)?;
         if bytes > 0 || terminal::in_packet_mode(master.as_fd()).of("read a terminal", *first)? {
             refusals.push(Refusal::BusyTerminal { number, bytes });

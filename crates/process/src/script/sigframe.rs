@@ -30,7 +30,7 @@ pub(crate) fn user_registers(stopped: &Registers) -> Registers {
     let mut regs = *stopped;
     if (regs.orig_rax as i64) >= 0 {
         match -(regs.rax as i64) {
-            ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => {
+            error if is_made_again(error, regs.orig_rax as i64) => {
                 regs.rax = regs.orig_rax;
                 regs.rip -= 2;
             }
@@ -40,6 +40,16 @@ pub(crate) fn user_registers(stopped: &Registers) -> Registers {
     }
     regs.orig_rax = u64::MAX;
     regs
+}
+
+/// Whether a call that a stop has interrupted with this error is made again. `poll` waits its whole time anew: some programs take its EINTR, with all
+/// signals blocked, for a failure.
+fn is_made_again(error: i64, call: i64) -> bool {
+    match error {
+        ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => true,
+        ERESTART_RESTARTBLOCK => call == libc::SYS_poll,
+        _ => false,
+    }
 }
 
 /// Adds a frame to the arena; gives the stack pointer with which `rt_sigreturn` finds it.
@@ -120,6 +130,12 @@ mod tests {
     fn an_interrupted_call_is_made_again() {
         let regs = user_registers(&stopped(35, -ERESTARTSYS));
         assert_eq!((regs.rax, regs.rip), (35, 0x1000));
+    }
+
+    #[test]
+    fn a_poll_waits_again() {
+        let regs = user_registers(&stopped(libc::SYS_poll, -ERESTART_RESTARTBLOCK));
+        assert_eq!((regs.rax as i64, regs.rip), (libc::SYS_poll, 0x1000));
     }
 
     #[test]

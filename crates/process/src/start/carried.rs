@@ -8,7 +8,7 @@ use super::{
     timers::{self, TimerNumbers},
 };
 use crate::{
-    image::{ProgramImage, Scheduling, Thread, ThreadAttributes},
+    image::{ProgramImage, ProtectionKeys, Scheduling, Thread, ThreadAttributes, WithKey},
     script::{Arena, Arg, Check, Script},
 };
 
@@ -110,10 +110,31 @@ pub(super) fn queue_signal(arena: &mut Arena, script: &mut Script, nr: i64, whom
     };
 }
 
-pub(super) fn memory_attributes(script: &mut Script, image: &ProgramImage) {
+pub(super) fn memory_attributes(script: &mut Script, image: &ProgramImage, inherited: &ProtectionKeys) {
+    set_keys(script, &image.keys, inherited);
     for range in &image.dont_fork {
         let args = [range.start.into(), (range.end - range.start).into(), libc::MADV_DONTFORK.into()];
         script.call(libc::SYS_madvise, args, Check::Success);
+    }
+}
+
+/// Adds the allocation of protection keys by their numbers, and their use. The kernel gives the lowest that is free.
+fn set_keys(script: &mut Script, keys: &ProtectionKeys, inherited: &ProtectionKeys) {
+    if keys.allocated != inherited.allocated {
+        let free = |script: &mut Script, key: u32| {
+            script.call(libc::SYS_pkey_free, [u64::from(key).into()], Check::Success);
+        };
+        inherited.all().for_each(|key| free(script, key));
+        let highest = keys.all().last().unwrap_or(0);
+        for key in 1..=highest {
+            script.call(libc::SYS_pkey_alloc, [0u64.into(), 0u64.into()], Check::Equal(i64::from(key)));
+        }
+        (1..highest).filter(|key| !keys.has(*key)).for_each(|key| free(script, key));
+    }
+    for WithKey { range, protection, key } in &keys.mappings {
+        let length = range.end - range.start;
+        let args = [range.start.into(), length.into(), (*protection).into(), u64::from(*key).into()];
+        script.call(libc::SYS_pkey_mprotect, args, Check::Success);
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
     clocks, clone_args, is_set_last, is_set_late, set_limit,
 };
 use crate::{
-    image::{Member, ProgramImage, Thread, Tree},
+    image::{Member, ProgramImage, ProtectionKeys, Thread, Tree},
     script::{Arena, Check, Script, sigframe},
     start::{
         descend::{self, Family},
@@ -129,7 +129,9 @@ impl Copy<'_> {
             in_force_again(script, capabilities, (at == 0).then_some(mailbox));
             made = files::Builder::resume(arena, script, image, transit, made).set_connections();
         }
-        memory_attributes(script, image);
+        let none = ProtectionKeys::default();
+        let inherited = if at == 0 { &none } else { &tree.members[kin.parent].image.keys };
+        memory_attributes(script, image, inherited);
         attributes::of_process(script, image);
         let name = arena.text(&image.threads[0].name);
         script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
@@ -202,7 +204,11 @@ impl Copy<'_> {
         if at == 0 {
             let nothing = arena.words(&[0, 0]);
             mailbox.report(arena, script, kind::READY, nothing);
+            let at_once = mailbox.only(script, PARKED);
+            wait_at_closed_gate(arena, script, transit);
+            script.land(at_once);
         }
+        descend::go_on(self, script, at);
         descend::part(self, script);
         close_all_of_others(script, image, transit);
         script.count_down(gates.closed);
@@ -405,6 +411,12 @@ fn wait_at_gate(script: &mut Script, transit: Transit, mailbox: &Mailbox, cwd: u
     let args = [transit.gate().into(), mailbox.clocks().into(), BYTES.into()];
     script.call(libc::SYS_read, args, Check::Equal(BYTES as i64));
     script.call(libc::SYS_chdir, [cwd.into()], Check::Success);
+}
+
+/// The gate may be held when it is open: the copy, complete by now, goes on when it is closed.
+fn wait_at_closed_gate(arena: &mut Arena, script: &mut Script, transit: Transit) {
+    let nothing = arena.words(&[0]);
+    script.call(libc::SYS_read, [transit.gate().into(), nothing.into(), 1u64.into()], Check::Success);
 }
 
 /// Permission to use more registers than every program may (AMX tiles) is the process's. Threads get room for them at their first use.

@@ -22,23 +22,48 @@ const MASK_BYTES: u64 = 8;
 
 /// What a process clones: its children that go on, and those that have ended, and helpers that clone what has lost its parent.
 pub(super) struct Family {
-    /// Arguments of each clone, and the child's script.
-    children: Vec<(u64, u64)>,
-    /// The same of those that have ended, with their numbers.
+    children: Vec<Child>,
+    /// Arguments of each clone, and the child's script, of those that have ended, with their numbers.
     zombies: Vec<(i32, u64, u64)>,
     /// The same of helpers.
     helpers: Vec<(u64, u64)>,
+    /// What nothing but children have.
+    of_children: Vec<Range>,
+}
+
+/// A process that goes on.
+struct Child {
+    /// Arguments of its clone.
+    args: u64,
+    /// Its script.
+    entry: u64,
+    /// What it and its descendants have in the zygote, and no one else.
+    memory: Vec<Range>,
+}
+
+impl Child {
+    /// Adds its clone by a process that has nothing of its children forked but this one's, and does not need that afterwards.
+    fn clone(&self, script: &mut Script) {
+        advise(script, &self.memory, libc::MADV_DOFORK);
+        script.spawn(libc::SYS_clone3, [self.args.into(), CLONE_ARGS_BYTES.into()], self.entry);
+        for range in &self.memory {
+            unmap(script, *range);
+        }
+    }
 }
 
 /// Places the scripts of all descendants of the process at place `at`.
 pub(super) fn place(copy: Copy<'_>, arena: &mut Arena, at: usize) -> Family {
     let tree = copy.tree;
     let mut children = Vec::new();
-    let mut orphans: BTreeMap<Option<i32>, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut orphans: BTreeMap<Option<i32>, Vec<Child>> = BTreeMap::new();
+    let (of_children, mut of_child) = memory_of_children(tree, at, half(arena.base()));
     for child in tree.children(at) {
         let entry = copy.place(arena, child);
         let Member { image, kin } = &tree.members[child];
-        let made = (process_args(arena, image.threads[0].tid, kin.command.is_some()), entry);
+        let args = process_args(arena, image.threads[0].tid, kin.command.is_some());
+        let memory = of_child.remove(&child).unwrap_or_default();
+        let made = Child { args, entry, memory };
         match &kin.orphan {
             None => children.push(made),
             Some(orphan) => orphans.entry(orphan.leader).or_default().push(made),
@@ -52,18 +77,44 @@ pub(super) fn place(copy: Copy<'_>, arena: &mut Arena, at: usize) -> Family {
         (zombie.pid, process_args(arena, zombie.pid, false), entry)
     });
     let zombies = zombies.collect();
-    Family { children, zombies, helpers }
+    Family { children, zombies, helpers, of_children }
+}
+
+/// What descendants of the process at place `at` have in the zygote, in few ranges: of all, and of each child with its own descendants.
+fn memory_of_children(tree: &Tree, at: usize, arena: Range) -> (Vec<Range>, BTreeMap<usize, Vec<Range>>) {
+    let below = |top| {
+        let below = (1..tree.members.len()).filter(move |other| tree.descends(*other, top));
+        below.flat_map(move |other| tree.members[other].parked())
+    };
+    let own = tree.members[at].mapped().chain([arena]).map(|range| (range, None));
+    let theirs = tree.children(at).flat_map(|child| below(child).map(move |range| (range, Some(child))));
+    let mut all: Vec<(Range, Option<usize>)> = own.chain(theirs).collect();
+    all.sort_unstable_by_key(|(range, _)| range.start);
+    let (mut of_all, mut of_child) = (Vec::new(), BTreeMap::<usize, Vec<Range>>::new());
+    for run in all.chunk_by(|(_, one), (_, next)| one.is_some() == next.is_some()).filter(|run| run[0].1.is_some()) {
+        of_all.push(around(run));
+        for part in run.chunk_by(|(_, one), (_, next)| one == next) {
+            of_child.entry(part[0].1.unwrap_or_default()).or_default().push(around(part));
+        }
+    }
+    (of_all, of_child)
+}
+
+/// From the first of these ranges, which are in order, to the last.
+fn around(run: &[(Range, Option<usize>)]) -> Range {
+    let (first, last) = (run[0].0, run[run.len() - 1].0);
+    Range { start: first.start, end: last.end }
 }
 
 /// A helper that shares the memory of the process that clones it. What it clones itself loses its parent when it ends. It is the `leader` of their
 /// session, if that has ended in the source, too.
-fn place_helper(arena: &mut Arena, leader: Option<i32>, spare: i32, orphans: &[(u64, u64)]) -> (u64, u64) {
+fn place_helper(arena: &mut Arena, leader: Option<i32>, spare: i32, orphans: &[Child]) -> (u64, u64) {
     let mut script = Script::default();
     if leader.is_some() {
         script.call(libc::SYS_setsid, [], Check::Success);
     }
-    for (args, entry) in orphans {
-        script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
+    for orphan in orphans {
+        orphan.clone(&mut script);
     }
     script.call(libc::SYS_exit_group, [0u64.into()], Check::Ignore);
     let entry = arena.place(&script);
@@ -122,8 +173,10 @@ impl Family {
         if self.is_empty() {
             return;
         }
-        for (args, entry) in &self.children {
-            script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
+        // A clone copies the page tables of all that may be forked: of one child at a time.
+        advise(script, &self.of_children, libc::MADV_DONTFORK);
+        for child in &self.children {
+            child.clone(script);
         }
         for (args, entry) in &self.helpers {
             let helper = script.spawn(libc::SYS_clone3, [(*args).into(), CLONE_ARGS_BYTES.into()], *entry);
@@ -134,12 +187,6 @@ impl Family {
         }
         if !self.zombies.is_empty() {
             self.end_zombies(arena, script, &tree.members[at].image);
-        }
-        let below = (1..tree.members.len()).filter(|other| *other != at && tree.descends(*other, at));
-        let theirs: Vec<Range> = below.flat_map(|other| tree.members[other].parked()).collect();
-        let own = places::joined(tree.members[at].mapped().chain([half(arena.base())]));
-        for range in places::runs(theirs, &own) {
-            unmap(script, range);
         }
         close_handed_down(copy, script);
     }
@@ -176,6 +223,13 @@ impl Family {
 /// The half of a room in which an arena lies.
 fn half(arena: u64) -> Range {
     Range { start: arena, end: arena + HALF_BYTES }
+}
+
+/// Adds a piece of advice about ranges that have gaps, for which the kernel says ENOMEM when it has done the rest.
+fn advise(script: &mut Script, ranges: &[Range], advice: i32) {
+    for Range { start, end } in ranges {
+        script.call(libc::SYS_madvise, [(*start).into(), (end - start).into(), advice.into()], Check::Ignore);
+    }
 }
 
 fn unmap(script: &mut Script, range: Range) {
@@ -298,10 +352,11 @@ pub(super) fn make_common_page(copy: Copy<'_>, script: &mut Script) {
     script.store(page, others as u64);
     script.store(page + 8, 1);
     script.store(page + 16, others as u64 + 1);
+    script.store(page + 24, 1);
 }
 
 /// Adds the waiting of all processes until the last has come here. Then each that has to joins its group, whose leader is there by now, and all wait
-/// once more.
+/// once more: of them, the first can be told by then that the others are there.
 pub(super) fn meet(copy: Copy<'_>, arena: &mut Arena, script: &mut Script, at: usize) {
     let [arriving, closed, joining] = [0, 8, 16].map(|offset| copy.common + offset);
     if copy.tree.members.len() == 1 {
@@ -321,6 +376,16 @@ pub(super) fn meet(copy: Copy<'_>, arena: &mut Arena, script: &mut Script, at: u
     terminal::set_foreground(arena, script, &copy.tree.members[at].image, copy.transit);
     script.count_down(joining);
     script.wait_zero(joining);
+}
+
+/// Adds the word of the first process upon which all go on.
+pub(super) fn go_on(copy: Copy<'_>, script: &mut Script, at: usize) {
+    let held = copy.common + 24;
+    match (copy.tree.members.len(), at) {
+        (1, _) => {}
+        (_, 0) => script.count_down(held),
+        (_, _) => script.wait_zero(held),
+    }
 }
 
 /// Adds the giving up of the page through which they waited.

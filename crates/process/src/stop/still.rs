@@ -21,6 +21,9 @@ use crate::{
 
 const MEMBARRIER_GET_REGISTRATIONS: i32 = 1 << 9;
 
+/// Keys for memory that a process can allocate.
+const KEYS: usize = 15;
+
 /// Bytes that go through the caller's memory at a time, whole pages.
 const TAKEN_OVER_AT_ONCE: usize = 1 << 20;
 
@@ -91,8 +94,8 @@ pub(crate) struct StillAnswers {
     pub(crate) dumpable: u64,
     pub(crate) no_huge_pages: u64,
     pub(crate) personality: u64,
-    /// The lowest key for memory that is free, 0 on a processor without such keys.
-    pub(crate) free_key: u64,
+    /// Keys for memory that are free. None on a processor without such keys.
+    pub(crate) free_keys: Vec<u64>,
 }
 
 impl Still {
@@ -162,12 +165,14 @@ impl Still {
         let dumpable = ask(&mut script, libc::PR_GET_DUMPABLE);
         let no_huge_pages = ask(&mut script, libc::PR_GET_THP_DISABLE);
         let personality = script.call(libc::SYS_personality, [u64::from(u32::MAX).into()], Check::Ignore);
-        let free_key = script.call(libc::SYS_pkey_alloc, [zero(), zero()], Check::Ignore);
+        let free_keys: [usize; KEYS] =
+            std::array::from_fn(|_| script.call(libc::SYS_pkey_alloc, [zero(), zero()], Check::Ignore));
         script.trap();
         let start = arena.place(&script);
         let brk_at = arena.keep_result(start, brk);
-        let [membarrier, dumpable, no_huge_pages, personality, free_key] =
-            [membarrier, dumpable, no_huge_pages, personality, free_key].map(|step| arena.keep_result(start, step));
+        let [membarrier, dumpable, no_huge_pages, personality] =
+            [membarrier, dumpable, no_huge_pages, personality].map(|step| arena.keep_result(start, step));
+        let free_keys = free_keys.map(|step| arena.keep_result(start, step));
         let bytes = arena.into_bytes();
         if bytes.len() as u64 > arena_bytes {
             return Err(Error::NoRoom { bytes: bytes.len() as u64 });
@@ -201,7 +206,11 @@ impl Still {
             dumpable: answer(dumpable)?,
             no_huge_pages: answer(no_huge_pages)?,
             personality: answer(personality)?,
-            free_key: answer(free_key)?,
+            free_keys: free_keys
+                .into_iter()
+                .map(answer)
+                .filter(|key| !matches!(key, Ok(0)))
+                .collect::<Result<_, _>>()?,
         })
     }
 }

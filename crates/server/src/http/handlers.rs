@@ -3,8 +3,8 @@
 use std::{convert::Infallible, sync::Arc};
 
 use api::{
-    BuildEvent, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo, Refusal, Relative, Removed, RunRequest,
-    RunResponse, Sandbox, SandboxDetail, Template, TemplateSpec, Usage,
+    BuildEvent, Differences, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo, Refusal, Relative, Removed,
+    RunRequest, RunResponse, Sandbox, SandboxDetail, Template, TemplateSpec, Usage,
 };
 use axum::{
     Json,
@@ -188,6 +188,13 @@ pub(super) async fn remove(State(node): Shared, Path(id): Path<String>) -> Resul
 
 pub(super) async fn tree(State(node): Shared) -> Json<Vec<Relative>> {
     Json(node.relatives().into_iter().map(Into::into).collect())
+}
+
+pub(super) async fn differences(
+    State(node): Shared,
+    Path((first, second)): Path<(String, String)>,
+) -> Result<Json<Differences>> {
+    Ok(Json(node.differences(&parse(&first)?, &parse(&second)?).await?.into()))
 }
 
 pub(super) async fn refusals(State(node): Shared, Path(id): Path<String>) -> Result<Json<Vec<Refusal>>> {

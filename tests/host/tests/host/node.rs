@@ -31,6 +31,7 @@ mod live_fork;
 mod mcp;
 mod memory;
 mod network;
+mod on_fork;
 mod output;
 mod overlay;
 mod pager;
@@ -83,6 +84,7 @@ pub(crate) fn cases() -> Vec<Case> {
         peers::cases(),
         held::cases(),
         isolation::cases(),
+        on_fork::cases(),
         output::cases(),
         overlay::cases(),
         commands::cases(),

@@ -12,12 +12,11 @@ use base::id::SandboxId;
 use client::{Event, Events, Inside, Selector, Start};
 use serde::Serialize;
 use tokio::{
-    io::AsyncReadExt,
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
 };
 
-use super::{Args, CHUNK_BYTES, UNREAD, exit_code, show, terminal, terminal::RawTerminal, unread};
+use super::{Args, UNREAD, exit_code, show, stdin::StandardInput, terminal, terminal::RawTerminal, unread};
 use crate::{exit::Failure, output, sandbox_id::Among, target::Target};
 
 /// Until a paused sandbox is looked at again.
@@ -135,9 +134,9 @@ impl Following<'_> {
     /// output that is kept.
     pub(crate) async fn run(self, input: Input, leave: Leave) -> Result<ExitCode> {
         let Self { of, mut inside, which, mut events, mut interrupts } = self;
-        let mut leave = leave;
+        let (mut leave, stdin) = (leave, StandardInput::default());
         loop {
-            let ended = follow(&inside, &which, &mut events, &mut interrupts, (input, leave)).await;
+            let ended = follow(&inside, &which, &mut events, &mut interrupts, (input, &stdin, leave)).await;
             if is_lost(&ended) {
                 let resumed = tokio::select! {
                     resumed = of.was_paused() => resumed?,
@@ -173,7 +172,7 @@ async fn follow(
     which: &Selector,
     events: &mut Events,
     interrupts: &mut Signal,
-    (input, leave): (Input, Leave),
+    (input, stdin, leave): (Input, &StandardInput, Leave),
 ) -> Result<End> {
     // Only now: a refusal is better read on a terminal that works.
     let is_terminal = input == Input::Terminal;
@@ -181,7 +180,7 @@ async fn follow(
     let (left, mut leaves) = mpsc::channel(1);
     let feeding = (input != Input::Nothing).then(|| {
         let keys = (leave == Leave::RunOn && raw.is_some()).then_some(left);
-        tokio::spawn(feed(inside.clone(), which.clone(), is_terminal, keys))
+        tokio::spawn(feed(inside.clone(), which.clone(), stdin.clone(), is_terminal, keys))
     });
     let resizing = is_terminal.then(|| tokio::spawn(follow_size(inside.clone(), which.clone(), leave)));
     let ended = tokio::select! {
@@ -243,17 +242,17 @@ async fn receive(events: &mut Events) -> Result<End> {
 }
 
 /// Sends input until its end, or until the command takes no more.
-async fn feed(inside: Inside, which: Selector, is_terminal: bool, leave: Option<mpsc::Sender<()>>) {
+async fn feed(
+    inside: Inside,
+    which: Selector,
+    stdin: StandardInput,
+    is_terminal: bool,
+    leave: Option<mpsc::Sender<()>>,
+) {
     let Ok(mut inputs) = inside.inputs(&which, is_terminal) else { return };
-    let mut stdin = tokio::io::stdin();
-    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut chunks = stdin.chunks().await;
     let mut last = None;
-    loop {
-        let length = match stdin.read(&mut buffer).await {
-            Ok(0) | Err(_) => break,
-            Ok(length) => length,
-        };
-        let keys = &buffer[..length];
+    while let Some(keys) = chunks.next().await {
         if let Some(leave) = &leave
             && (keys.windows(2).any(|two| two == LEAVE_KEYS) || (last, keys[0]) == (Some(LEAVE_KEYS[0]), LEAVE_KEYS[1]))
         {
@@ -264,6 +263,7 @@ async fn feed(inside: Inside, which: Selector, is_terminal: bool, leave: Option<
         if !inputs.send(keys).await {
             return;
         }
+        chunks.sent();
     }
     // A terminal has no end of input.
     if inputs.finish().await.is_ok() && !is_terminal {

@@ -106,6 +106,10 @@ pub(crate) struct Args {
     /// Directory inside the sandbox on which its sandboxes can have a volume. Made if it is missing. May be repeated.
     #[arg(long = "mount-point", value_name = "DIR")]
     pub(super) mount_points: Vec<String>,
+    /// Shell command that runs as root in each copy that has memory, before the copy goes on: it makes programs draw new random numbers. If it fails, or
+    /// takes longer than 10 s, so does the start.
+    #[arg(long, value_name = "CMD")]
+    pub(super) on_fork: Option<String>,
     /// Print the template as JSON.
     #[arg(long)]
     pub(super) json: bool,
@@ -208,11 +212,11 @@ fn spec(mut args: Args, image: Option<&KeptImage>) -> TemplateSpec {
         args.user = args.user.or_else(|| Some(own()));
     }
 
-    let shell = |command: String| Ready::Command(vec!["/bin/sh".to_owned(), "-c".to_owned(), command]);
+    let shell = |command: String| SHELL.map(str::to_owned).into_iter().chain([command]).collect::<Vec<_>>();
     let ready = match (args.port, args.ready_file, args.ready) {
         (Some(port), _, _) => Ready::Port(port),
         (None, Some(path), _) => Ready::File(path),
-        (None, None, Some(command)) => shell(command),
+        (None, None, Some(command)) => Ready::Command(shell(command)),
         (None, None, None) => Ready::Listening,
     };
     TemplateSpec {
@@ -227,8 +231,12 @@ fn spec(mut args: Args, image: Option<&KeptImage>) -> TemplateSpec {
         mount_points: args.mount_points,
         user: args.user,
         startup: Vec::new(),
+        on_fork: args.on_fork.map(shell).unwrap_or_default(),
     }
 }
+
+/// Runs the shell command that follows.
+const SHELL: [&str; 2] = ["/bin/sh", "-c"];
 
 fn parse_image(text: &str) -> Result<Image, String> {
     if !text.starts_with(['/', '.']) {

@@ -39,6 +39,7 @@ pub(super) async fn run(args: Args, file: &Path, client: &Client) -> Result<Exit
         from: origin.from,
         steps: read.steps,
         startup,
+        on_fork: args.on_fork,
         ready,
         ready_timeout_ms: args.ready_timeout.map_or(READY_TIMEOUT_MS_DEFAULT, |timeout| timeout.as_millis() as u64),
         limits: Limits { memory_bytes: args.memory, pids: args.pids, cpu_millis: args.cpus, disk_bytes: args.disk },

@@ -80,8 +80,10 @@ impl Key {
     /// Of all that a recipe comes to, if its sandboxes are as `spec` says.
     pub(super) fn result(&self, spec: &TemplateSpec) -> Self {
         let TemplateSpec { name: _, image, command: _, env, cwd, ready, ready_timeout_ms, limits, .. } = spec;
-        let (user, startup) = (&spec.user, &spec.startup);
-        let said = format!("{image:?} {env:?} {cwd:?} {ready:?} {ready_timeout_ms} {limits:?} {user:?} {startup:?}");
+        let (user, startup, on_fork) = (&spec.user, &spec.startup, &spec.on_fork);
+        let said = format!(
+            "{image:?} {env:?} {cwd:?} {ready:?} {ready_timeout_ms} {limits:?} {user:?} {startup:?} {on_fork:?}"
+        );
         Self::of(&[self.0.to_hex().as_str(), "result", &said])
     }
 
@@ -262,6 +264,7 @@ mod tests {
             mount_points: Vec::new(),
             user: None,
             startup: Vec::new(),
+            on_fork: Vec::new(),
         }
     }
 

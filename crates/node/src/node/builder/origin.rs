@@ -54,6 +54,9 @@ impl Node {
         // What the operator gives may have changed since.
         let given: Vec<_> = layers.iter().filter(|layer| self.is_given(layer)).collect();
         let identity = format!("{identity} {given:?} {:?}", self.host.config.given.env);
+        if let Some(command) = &recipe.on_fork {
+            spec.on_fork = ["/bin/sh", "-c", command].map(str::to_owned).to_vec();
+        }
         spec.limits = recipe.limits.clone();
         spec.mount_points.clear();
         if let Some(user) = &recipe.user {
@@ -113,5 +116,6 @@ fn spec_of(image: &KeptImage, recipe: &Recipe) -> Result<TemplateSpec> {
         mount_points: Vec::new(),
         user: Some(user).filter(|user| !user.is_empty()).or_else(|| Some("root".to_owned())),
         startup: Vec::new(),
+        on_fork: Vec::new(),
     })
 }

@@ -150,6 +150,7 @@ mod tests {
             mount_points: Vec::new(),
             user: None,
             startup: Vec::new(),
+            on_fork: Vec::new(),
         }
     }
 

@@ -33,7 +33,7 @@ impl Node {
     /// Captures a sandbox that goes on, with the volumes that it writes.
     pub(super) async fn capture_and_cut(
         self: &Arc<Self>,
-        job: Capture,
+        mut job: Capture,
         record: &SandboxRecord,
     ) -> Result<(Built, Cut)> {
         let (node, original) = (Arc::clone(self), record.clone());
@@ -42,6 +42,7 @@ impl Node {
             if node.state().running(&original.id)?.main != original.main {
                 return Err(Error::BeingResumed(original.id));
             }
+            node.take_along(&mut job.source, &original).await?;
             // Nobody waits for sandboxes.
             let (built, _) = node.build_beside_blanks(job, &[], &original, 0).await;
             built

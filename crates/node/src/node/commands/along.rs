@@ -2,9 +2,13 @@
 //!
 //! The engine carries what a copy has to know of a command as a label: the head of its record.
 
-use base::{id::SandboxId, limits::FORKED_COMMANDS_MAX};
+use base::{
+    id::SandboxId,
+    limits::{FORKED_COMMANDS_BYTES_MAX, FORKED_COMMANDS_MAX},
+};
 use holder::{Entry, Meta};
-use process::{Command, Stream, StreamFile};
+use keeper::protocol::Source;
+use process::{Command, StartedProcess, Stream, StreamFile};
 use procfs::Fields;
 use sandbox::{ProcessIdentity, monotonic_ns};
 use serde::{Deserialize, Serialize};
@@ -34,15 +38,15 @@ pub(in crate::node) struct Along {
 
 impl Along {
     /// The commands' processes.
-    pub(in crate::node) fn pids(&self) -> Vec<i32> {
-        self.commands.iter().map(|command| command.pid).collect()
+    pub(in crate::node) fn processes(&self) -> Vec<StartedProcess> {
+        self.commands.iter().map(|command| command.process).collect()
     }
 }
 
 impl Node {
-    /// Nothing for a sandbox in which nothing runs that can be captured.
-    pub(in crate::node) async fn along(&self, record: &SandboxRecord) -> Result<Option<Along>> {
-        let entries = self.entries_with(&record.id, KEPT_BYTES).await?;
+    /// Nothing for a sandbox in which nothing runs that can be captured. Copies come with the last `kept` bytes of each output.
+    pub(in crate::node) async fn along(&self, record: &SandboxRecord, kept: u64) -> Result<Option<Along>> {
+        let entries = self.entries_with(&record.id, kept).await?;
         let runs = |(entry, _): &&WithOutput| entry.end.is_none() && identity(entry).is_alive();
         let (running, ended): (Vec<&WithOutput>, Vec<&WithOutput>) = entries.iter().partition(runs);
         if running.len() > FORKED_COMMANDS_MAX {
@@ -60,11 +64,34 @@ impl Node {
             }
         }
         let commands = running.iter().map(|(entry, output)| {
-            let label = Label::of(&entry.meta, output).write()?;
-            Ok(Command { pid: entry.process.outside, label })
+            let ProcessIdentity { pid, start_ticks } = identity(entry);
+            Ok(Command { process: StartedProcess { pid, start_ticks }, label: Label::of(entry, output).write()? })
         });
         let without_program = record.program().is_none();
         Ok(Some(Along { main, without_program, commands: commands.collect::<Result<_>>()?, streams }))
+    }
+
+    /// The same to be captured, with the end of each output.
+    pub(in crate::node) async fn along_with_output(&self, record: &SandboxRecord) -> Result<Along> {
+        let refuse =
+            |refusal: String| Error::CannotFork { what: Forked::Sandbox(record.id.clone()), refusals: vec![refusal] };
+        let along = self.along(record, KEPT_BYTES).await?;
+        let along = along.ok_or_else(|| refuse("the last command in it has just ended: try again".to_owned()))?;
+        // As it is in the message: text in text.
+        let encoded = |command: &Command| serde_json::to_string(&command.label).map_or(0, |text| text.len());
+        let bytes: usize = along.commands.iter().map(encoded).sum();
+        if bytes > FORKED_COMMANDS_BYTES_MAX {
+            let of = "arguments, environments and kept outputs of its commands";
+            return Err(refuse(format!("{of} are {bytes} bytes, and {FORKED_COMMANDS_BYTES_MAX} can go along")));
+        }
+        Ok(along)
+    }
+
+    /// Puts what runs in a sandbox into what is to be captured. Nothing may be begun in it from now on.
+    pub(in crate::node) async fn take_along(&self, source: &mut Source, record: &SandboxRecord) -> Result<()> {
+        let Along { main, without_program, commands, streams } = self.along_with_output(record).await?;
+        *source = Source { main, without_program, commands, streams, ..source.clone() };
+        Ok(())
     }
 
     /// A process that has lost its parent, one that leads its session if there is one. What an earlier capture took for the
@@ -74,7 +101,7 @@ impl Node {
         let mut orphans: Vec<(bool, bool, i32)> = Vec::new();
         for pid in inside.iter().copied().filter(|pid| *pid != init) {
             let parent = parent(pid);
-            let is_outside = parent.is_some_and(|parent| !inside.contains(&parent));
+            let is_outside = parent.is_some_and(|parent| inside.binary_search(&parent).is_err());
             if is_outside || parent == Some(init) {
                 orphans.push((!is_outside, !sys::remote::leads_session(pid).unwrap_or(false), pid));
             }
@@ -105,9 +132,10 @@ pub(super) struct Label {
 }
 
 impl Label {
-    fn of(meta: &Meta, before: &[Vec<u8>]) -> Self {
+    fn of(Entry { meta, input_closed, .. }: &Entry, before: &[Vec<u8>]) -> Self {
         let left_ms = meta.deadline_ns.map(|deadline| deadline.saturating_sub(monotonic_ns()) / 1_000_000);
         let meta = Meta { deadline_ns: None, timeout_ms: left_ms, foreground: false, ..meta.clone() };
+        let meta = Meta { stdin: meta.stdin && !input_closed, ..meta };
         Self { meta, before: before.to_vec() }
     }
 

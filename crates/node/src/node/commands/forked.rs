@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    fs,
+    fs, io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
@@ -13,6 +13,7 @@ use holder::{Meta, Process};
 use keeper::SpawnedCommand;
 use process::{CommandFacts, ZygoteFacts};
 use rustix::io::Errno;
+use sandbox::ProcessIdentity;
 
 use super::{
     along::{Label, in_copy},
@@ -81,7 +82,7 @@ impl Node {
     ) -> Result<()> {
         for made in streams {
             let at = spawned.iter().position(|command| command.place == made.place);
-            let at = at.ok_or(std::io::ErrorKind::NotFound).doing("find a command of the copy")?;
+            let at = at.ok_or(io::ErrorKind::NotFound).doing("find a command of the copy")?;
             self.hold_one(id, made, spawned.swap_remove(at)).await?;
         }
         Ok(())
@@ -98,8 +99,8 @@ impl Node {
         let guard = self.holder.begin_start(&meta.key);
         let lent: Vec<_> = outputs.iter().map(AsFd::as_fd).collect();
         let starting = self.hold(&meta, &before, &lent, input.as_ref().map(AsFd::as_fd)).await?;
-        let (group, pid) = (self.group(id).join(&meta.key), process.pid);
-        let gather = move || gather(&group, pid);
+        let group = self.group(id).join(&meta.key);
+        let gather = move || gather(&group, process);
         tokio::task::spawn_blocking(gather).await.doing("gather the processes of a command").flatten()?;
         let held = Process { inside, outside: process.pid, start_ticks: process.start_ticks };
         // No client reads along from its first byte on.
@@ -142,12 +143,17 @@ fn share(file: &OwnedFd) -> Result<OwnedFd> {
 
 /// Makes the group of a command and moves its processes there. One that is begun meanwhile by a process that is not there yet is found by another
 /// pass.
-fn gather(group: &Path, pid: i32) -> Result<()> {
+fn gather(group: &Path, command: ProcessIdentity) -> Result<()> {
     fs::create_dir(group).at("create", group)?;
     let path: PathBuf = group.join("cgroup.procs");
     let mut moved = HashSet::new();
     for _ in 0..PASSES_MAX {
-        let all = process::family(pid, None, &[]).unwrap_or_default();
+        let all = process::family(command.pid, None, &[]).map_err(io::Error::other);
+        let all = all.doing("find the processes of a command")?;
+        // Its number may be another one's when it has ended.
+        if !command.is_alive() {
+            break;
+        }
         let new: Vec<i32> = all.into_iter().filter(|pid| moved.insert(*pid)).collect();
         if new.is_empty() {
             break;

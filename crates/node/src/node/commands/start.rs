@@ -121,7 +121,7 @@ impl Node {
         }
         let totals = vec![0; if meta.terminal { 1 } else { 2 }];
         let key = meta.key.clone();
-        let entry = holder::Entry { meta, process, end: None, settled: false, totals };
+        let entry = holder::Entry { meta, process, end: None, settled: false, totals, input_closed: false };
         let stream = CommandStream::new(Arc::clone(self), id.clone(), &entry, events);
         Ok(Begun { command: to_model(&entry), key, stream })
     }

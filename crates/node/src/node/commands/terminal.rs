@@ -21,40 +21,46 @@ pub(super) struct Opened {
     pub(super) number: u32,
 }
 
-/// Most that are opened on the way to a number.
-const OPENED_MAX: usize = 4096;
-
 /// Opens a new terminal inside the sandbox whose pid 1 is `init`.
 pub(super) fn open_new(init: i32) -> Result<Opened> {
+    let (master, number) = open_master(init)?;
+    complete(master, number)
+}
+
+fn open_master(init: i32) -> Result<(OwnedFd, u32)> {
     let root = Path::new("/proc").join(init.to_string()).join("root");
     let root = open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).at("open the root of the sandbox", &root)?;
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     // Inside its root only: whatever links there are, the path never leaves the sandbox.
     let master = openat2(&root, "dev/pts/ptmx", flags, Mode::empty(), ResolveFlags::IN_ROOT)
         .doing("open a terminal in the sandbox")?;
+    let name = ptsname(&master, Vec::new()).doing("read the number of the terminal")?;
+    let number = name.to_str().ok().and_then(|name| name.rsplit('/').next()?.parse().ok());
+    let number = number.ok_or(io::ErrorKind::InvalidData).doing("read the number of the terminal")?;
+    Ok((master, number))
+}
+
+fn complete(master: OwnedFd, number: u32) -> Result<Opened> {
     unlockpt(&master).doing("unlock the terminal")?;
     // Opened with close-on-exec, the terminal itself would have that flag in /proc/PID/fdinfo, whatever the flags of descriptors are.
     let peer = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
     let slave = ioctl_tiocgptpeer(&master, peer).doing("open the terminal's other side")?;
     fcntl_setfd(&slave, FdFlags::CLOEXEC).doing("open the terminal's other side")?;
-    let name = ptsname(&master, Vec::new()).doing("read the number of the terminal")?;
-    let number = name.to_str().ok().and_then(|name| name.rsplit('/').next()?.parse().ok());
-    let number = number.ok_or(io::ErrorKind::InvalidData).doing("read the number of the terminal")?;
     Ok(Opened { master, slave, number })
 }
 
-/// The same with a number that it must have. The kernel gives the lowest that is free.
+/// The same with a number that it must have. The kernel gives the lowest that is free, and a sandbox has few.
 pub(super) fn open_as(init: i32, number: u32) -> Result<Opened> {
     let mut others = Vec::new();
     loop {
-        let opened = open_new(init)?;
-        if opened.number == number {
-            return Ok(opened);
+        let (master, opened) = open_master(init)?;
+        if opened == number {
+            return complete(master, number);
         }
-        if opened.number > number || others.len() == OPENED_MAX {
+        if opened > number {
             return Err(io::ErrorKind::AddrInUse).doing("open a terminal with the number that it had");
         }
-        others.push(opened);
+        others.push(master);
     }
 }
 

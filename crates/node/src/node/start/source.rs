@@ -1,6 +1,6 @@
 //! What starts of a request have in common, and what comes of one.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
 use base::id::{SandboxId, TemplateName, ZygoteId};
 use keeper::{SpawnedCommand, protocol::Status};
@@ -34,6 +34,8 @@ pub(in crate::node) struct Running {
     pub(in crate::node) program: Option<(ProcessIdentity, oneshot::Receiver<Status>)>,
     /// Its commands, to be held when its record is there.
     pub(in crate::node) commands: (CommandStreams, Vec<SpawnedCommand>),
+    /// What holds it right before its program: it goes on when this is closed.
+    pub(in crate::node) held: Option<OwnedFd>,
 }
 
 /// What all starts of one request have in common.
@@ -79,6 +81,11 @@ impl Source {
             reservation: request.reservation.clone(),
             network: request.network.clone(),
         }
+    }
+
+    /// Whether something runs in each copy before it goes on in its program.
+    pub(super) fn runs_on_fork(&self) -> bool {
+        self.copies.is_some() && !self.spec.on_fork.is_empty()
     }
 
     /// The zygote whose copies forked ahead will do.

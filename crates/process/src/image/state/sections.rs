@@ -34,6 +34,7 @@ mod tag {
     pub(super) const CONNECTIONS: u16 = 14;
     pub(super) const TERMINAL: u16 = 15;
     pub(super) const OWN_TERMINALS: u16 = 16;
+    pub(super) const PROTECTION_KEYS: u16 = 17;
 }
 
 /// What a program has beside its first process.
@@ -108,6 +109,7 @@ fn of_image(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::CONNECTIONS, &image.connections)?;
     put(&mut sections, tag::TERMINAL, &image.terminal)?;
     put(&mut sections, tag::OWN_TERMINALS, &image.own_terminals)?;
+    put(&mut sections, tag::PROTECTION_KEYS, &image.keys)?;
     Ok(sections)
 }
 
@@ -129,6 +131,7 @@ fn apply_to_image(sections: Vec<Section>, image: &mut ProgramImage) -> Result<()
             tag::CONNECTIONS => image.connections = get(&bytes)?,
             tag::TERMINAL => image.terminal = get(&bytes)?,
             tag::OWN_TERMINALS => image.own_terminals = get(&bytes)?,
+            tag::PROTECTION_KEYS => image.keys = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

@@ -58,6 +58,8 @@ fn check_image(image: &ProgramImage) -> Result<(), &'static str> {
         (image.connections.iter().all(Connection::is_sound), "a connection has addresses that none can have"),
         (image.terminal.as_ref().is_none_or(Terminal::is_sound), "its terminal has attributes that none has"),
         (image.own_terminals.iter().all(OwnTerminal::is_sound), "a terminal has attributes that none has"),
+        (image.keys.is_sound(), "memory has a protection key that it does not have"),
+        (image.keys.mappings.iter().all(|mapping| is_whole(mapping.range)), "memory with a key is not whole pages"),
         (image.actions.len() == SIGNALS, "it has not as many actions as there are signals"),
     ];
     rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, broken)| Err(*broken))

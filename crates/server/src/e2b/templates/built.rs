@@ -60,9 +60,10 @@ impl Platform {
         if wanted.slug().is_some() || wanted.explicit_tag().is_some() {
             return Ok(false);
         }
-        let wanted = ALIASES.iter().find(|(_, alias)| *alias == wanted.name()).map_or(wanted.name(), |(name, _)| name);
-        let built = self.node.built_templates().into_iter().find(|template| template.name.as_str() == wanted);
-        let Some(template) = built else { return Ok(false) };
+        let built = self.node.built_templates();
+        let of = |name: &str| built.iter().find(|template| template.name.as_str() == name).cloned();
+        let aliased = ALIASES.iter().find(|(_, alias)| *alias == wanted.name());
+        let Some(template) = of(wanted.name()).or_else(|| of(aliased?.0)) else { return Ok(false) };
         let platform = Arc::clone(self);
         finish(async move { platform.note_template(&template).await }).await
     }
@@ -75,8 +76,11 @@ impl Platform {
         }
         let Ok(named) = template.name.as_str().parse::<TemplateRef>() else { return Ok(false) };
         let _alone = self.noting.lock().await;
+        let built = self.node.built_templates();
         for (_, alias) in ALIASES.iter().filter(|(name, _)| *name == template.name.as_str()) {
-            if let Ok(alias) = alias.parse() {
+            // A template that has that name itself comes first.
+            let is_taken = built.iter().any(|template| template.name.as_str() == *alias);
+            if let (false, Ok(alias)) = (is_taken, alias.parse()) {
                 self.note_as(&alias, template).await?;
             }
         }

@@ -225,6 +225,7 @@ fn template() -> Result<TemplateSpec> {
         mount_points: vec![VOLUME_PATH.into()],
         user: None,
         startup: Vec::new(),
+        on_fork: Vec::new(),
     })
 }
 

@@ -26,7 +26,9 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("along::a_checkpoint_has_commands_on_any_node", || with_idle(checkpoint)),
         Case::new("along::what_commands_left_behind_goes_on", || with_idle(left_behind)),
         Case::new("along::terminals_that_programs_have_made_go_on", || with_idle(own_terminals)),
+        Case::new("along::bytes_at_terminals_are_waited_for", || with_idle(busy_terminals)),
         Case::new("along::the_time_limit_of_a_command_goes_on_after_a_pause", || with_idle(time_limit)),
+        Case::new("along::the_terminal_of_a_command_that_has_ended_is_refused", || with_idle(old_terminal)),
         Case::new("along::a_client_that_follows_a_command_waits_out_a_pause", || with_idle(followed)),
         Case::new("along::too_many_commands_are_refused_by_number", || with_idle(too_many)),
     ]
@@ -212,6 +214,28 @@ fn left_behind(_: &Shared, node: &mut Node) -> Result<()> {
     counts(&next)
 }
 
+/// The terminal of the shell that began it becomes its own when that has ended.
+const OLD_TERMINAL: &str = "import os, sys, time
+while not os.path.exists('/tmp/go'): time.sleep(0.02)
+os.open(sys.argv[1], os.O_RDWR)
+os.open('/dev/tty', os.O_RDWR)
+open('/tmp/taken', 'w').close()
+time.sleep(1000000)";
+
+fn old_terminal(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = node.run("idle", 1)?[0].id.to_string();
+    let shell = "setsid /usr/bin/python3 -c \"$0\" \"$(tty)\" < /dev/null > /dev/null 2>&1 & sleep 0.3";
+    node.ok(&["exec", "-d", "-t", &id, "--", "/bin/bash", "-c", shell, OLD_TERMINAL])?;
+    within("the shell to end", || Ok(commands(node, &id)?.is_empty()))?;
+    node.shell(&id, "touch /tmp/go")?;
+    within("the terminal", || Ok(node.shell(&id, "test -e /tmp/taken").is_ok()))?;
+    for verb in ["fork", "pause"] {
+        let answer = node.pando(&[verb, &id])?;
+        ensure!(answer.code == 5 && answer.stderr.contains("controlling terminal"), "{answer}");
+    }
+    Ok(())
+}
+
 /// Two shells on terminals that the program has made. When it is told so, it asks them what they know, and ends them.
 const MULTIPLEXER: &str = r#"
 import fcntl, os, pty, signal, struct, termios, time
@@ -277,6 +301,30 @@ fn own_terminals(shared: &Shared, node: &mut Node) -> Result<()> {
     node.ok(&["checkpoint", "rm", "terminals"]).map(drop)
 }
 
+/// Bytes wait at its terminal, which it reads some time after it is told so.
+const BUSY: &str = r#"
+import os, pty, time
+master, slave = pty.openpty()
+os.write(slave, b"unread")
+open("/tmp/begun", "w").close()
+while not os.path.exists("/tmp/read"): time.sleep(0.02)
+time.sleep(0.3)
+os.read(master, 100)
+time.sleep(1000000)
+"#;
+
+fn busy_terminals(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = node.run("idle", 1)?[0].id.to_string();
+    node.ok(&["exec", "-d", "--tag", "busy", &id, "--", "/usr/bin/python3", "-c", BUSY])?;
+    within("bytes at a terminal", || Ok(node.shell(&id, "test -e /tmp/begun").is_ok()))?;
+    let answer = node.pando(&["fork", &id])?;
+    let reason = "bytes that no program has read wait at the terminal";
+    ensure!(answer.code == 5 && answer.stderr.contains(reason), "{answer}");
+    node.shell(&id, "touch /tmp/read")?;
+    // In time: the fork waits for it.
+    fork(node, &[&id]).map(drop)
+}
+
 fn time_limit(_: &Shared, node: &mut Node) -> Result<()> {
     let id = node.run("idle", 1)?[0].id.to_string();
     node.ok(&["exec", "-d", "--timeout", "3s", "--tag", "short", &id, "--", "/bin/sleep", "1000000"])?;
@@ -302,6 +350,13 @@ fn followed(_: &Shared, node: &mut Node) -> Result<()> {
     // The output that is kept is shown again.
     ensure!(answer.code == 7 && answer.stdout == format!("{own}\n{own}\nended {own}\n"), "{answer}");
     ensure!(answer.stderr.contains("the sandbox was paused"), "{answer}");
+    // Of files alone nothing goes on.
+    node.ok(&["exec", "-d", "--tag", "sleep", &id, "--", "/bin/sh", "-c", "echo begun; sleep 1000000"])?;
+    let following = node.begin(&["attach", &id, "sleep"])?;
+    following.first_line()?;
+    node.ok(&["pause", "--files-only", &id])?;
+    let answer = following.end()?;
+    ensure!(answer.code == 137 && !answer.stderr.contains("followed again"), "{answer}");
     Ok(())
 }
 

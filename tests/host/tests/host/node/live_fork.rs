@@ -11,6 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("live_fork::a_fork_of_a_fork_has_the_values_of_both", || case(fork_of_a_fork)),
         Case::new("live_fork::a_file_that_is_written_all_the_time_has_no_gap", diary),
         Case::new("live_fork::the_tree_shows_who_was_forked_from_whom", || case(tree)),
+        Case::new("live_fork::two_sandboxes_are_compared", || case(compared)),
         Case::new("live_fork::copies_outlive_their_source", || case(source_removed)),
         Case::new("live_fork::a_command_that_cannot_be_forked_is_refused_with_the_reason", || case(unforkable)),
     ]
@@ -31,6 +32,37 @@ fn fork(node: &Node, id: &str, count: usize) -> Result<Vec<String>> {
     let ids = copies.iter().map(|copy| Ok(copy["id"].as_str().context("no id")?.to_owned()));
     ensure!(copies.iter().all(|copy| copy["parent"] == *id), "another parent: {response}");
     ids.collect()
+}
+
+fn compared(node: &Node) -> Result<()> {
+    let source = start(node)?;
+    node.shell(
+        &source,
+        "mkdir -p /tmp/both /tmp/gone/below; cd /tmp/both; echo 1 > same; echo 2 > text; echo 3 > mode",
+    )?;
+    let copies = fork(node, &source, 2)?;
+    node.shell(
+        &copies[0],
+        "cd /tmp/both; echo 4 > text; chmod 600 mode; rm -r /tmp/gone; touch same; mkdir -p new/below",
+    )?;
+    node.ok(&["exec", "-d", &copies[0], "--", "/bin/sleep", "1000000"])?;
+    let expected = "M /tmp/both/mode  mode\n+ /tmp/both/new/\nM /tmp/both/text  content\n- /tmp/gone/\n";
+    for other in [&source, &copies[1]] {
+        let printed = node.ok(&["diff", other, &copies[0]])?;
+        let (files, processes) = printed.split_at(expected.len().min(printed.len()));
+        ensure!(
+            files == expected && processes.starts_with("+ process ") && processes.ends_with("(sleep)\n"),
+            "{printed}"
+        );
+    }
+    let nothing = node.ok(&["diff", &source, &copies[1]])?;
+    ensure!(nothing.is_empty(), "{nothing}");
+    let found = node.json(&["diff", &copies[0], &source, "--json"])?;
+    ensure!(found["files"][1]["change"] == "removed" && found["files"][1]["directory"] == true, "{found}");
+    node.ok(&["pause", &copies[1]])?;
+    let answer = node.pando(&["diff", &source, &copies[1]])?;
+    ensure!(answer.code != 0 && answer.stderr.contains("paused"), "{answer}");
+    Ok(())
 }
 
 fn start(node: &Node) -> Result<String> {

@@ -304,6 +304,8 @@ fn owners(shared: &Shared, node: &mut Node) -> Result<()> {
     ensure!(shell(node, seen)? == "33 44 4755\n0\nhi\n", "{:?}", shell(node, seen));
     let range = shell(node, "cat /proc/self/uid_map")?;
     pause(node, &id)?;
+    // They get what it had.
+    node.ok(&["create", "rooted", "-n", "3"])?;
     let other = shared.node()?;
     other.ok(&["resume", &id])?;
     let there = shell(&other, "cat /proc/self/uid_map")?;

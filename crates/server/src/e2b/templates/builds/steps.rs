@@ -77,6 +77,7 @@ impl Platform {
             cwd: is_image.then(|| HOME.to_owned()),
             steps,
             startup,
+            on_fork: None,
             ready: Ready::Command(vec!["/bin/sh".to_owned(), "-c".to_owned(), ready]),
             ready_timeout_ms: READY_TIMEOUT_MS,
             limits: limits(&build.size),
