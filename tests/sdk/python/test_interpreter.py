@@ -182,6 +182,15 @@ def test_much_output(box: "Sandbox") -> None:
     assert execution.text == "end"
 
 
+def test_sandboxes_draw_numbers_of_their_own(box: "Sandbox") -> None:
+    others = [Sandbox.create(timeout=120) for _ in range(2)]
+    code = "import random, numpy; f'{random.random()} {numpy.random.rand()}'"
+    numbers = " ".join(other.run_code(code).text.strip("'") for other in others).split()
+    assert len(set(numbers)) == 4, numbers
+    for other in others:
+        other.kill()
+
+
 def test_packages(box: "Sandbox") -> None:
     code = "import numpy, pandas, scipy, sklearn, seaborn, sympy, plotly, PIL, requests, bs4, openpyxl; 'all'"
     assert box.run_code(code).text == "all"
