@@ -29,7 +29,7 @@ use tokio::runtime::{Handle, Runtime};
 use volumed::{Access, Attach, BoxError, Client, Config, OpenStore, Options, Role};
 
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
     pub(crate) directory: Arc<tempfile::TempDir>,
