@@ -116,7 +116,7 @@ check: ## what the CI runs: format, rules, lints, documentation, tests
 	$(CARGO) fmt --all --check
 	$(MAKE) tidy
 	$(CARGO) clippy --locked --workspace --all-targets --features $(FUZZING) -- -D warnings
-	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --workspace --no-deps
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --workspace --no-deps --features $(FUZZING)
 	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	$(MAKE) test
 

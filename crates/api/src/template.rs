@@ -113,8 +113,8 @@ pub struct TemplateSpec {
     /// A program that each sandbox begins as a command, if the template has none of its own; it is ready as `ready` says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub startup: Vec<String>,
-    /// A command that runs as root in each copy that has memory (of a template with a program, of a checkpoint, a fork), before that goes on. If it
-    /// fails, or takes longer than 10 s, so does the start. Not after a resume.
+    /// A command that runs in each copy that has memory (of a template with a program, of a checkpoint, a fork), before that goes on, as root if the
+    /// image has that user. If it fails, or takes longer than 10 s, so does the start. Not after a resume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_fork: Vec<String>,
 }

@@ -122,7 +122,7 @@ pub struct TemplateSpec {
     pub user: Option<String>,
     /// A program that each sandbox begins as a command, if the template has none of its own; empty: none. It is ready as `ready` says.
     pub startup: Vec<String>,
-    /// A command that runs as root in each copy that has memory, before that goes on; empty: none. Not after a resume.
+    /// A command that runs in each copy that has memory, before that goes on, as root if the image has that user; empty: none. Not after a resume.
     pub on_fork: Vec<String>,
 }
 

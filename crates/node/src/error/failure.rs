@@ -72,7 +72,9 @@ fn hint_of_step(error: &Error) -> &'static str {
         Error::StepFailed { .. } => {
             "its output says why; `pando exec` in a sandbox of the origin tries the command by itself"
         }
-        Error::OnFork { .. } => "it runs as root in each copy, for 10 s at most, and has to exit with 0",
+        Error::OnFork { .. } => {
+            "it runs in each copy, as root if the image has that user, for 10 s at most, and has to exit with 0"
+        }
         _ => "look at the source of the copy, and at what is at its target",
     }
 }

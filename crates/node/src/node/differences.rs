@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Ends work on another thread when it is dropped.
-pub(super) struct StopAtEnd(pub(super) Arc<AtomicBool>);
+struct StopAtEnd(Arc<AtomicBool>);
 
 impl Drop for StopAtEnd {
     fn drop(&mut self) {
@@ -51,7 +51,7 @@ impl Node {
     }
 
     /// The record of a sandbox whose files can be looked at here.
-    pub(super) fn with_files(&self, id: &SandboxId) -> Result<SandboxRecord> {
+    fn with_files(&self, id: &SandboxId) -> Result<SandboxRecord> {
         let record = self.state().sandbox(id)?.clone();
         match record.state {
             SandboxState::Running | SandboxState::Exited(_) | SandboxState::Lost => Ok(record),
@@ -60,11 +60,9 @@ impl Node {
     }
 
     /// The layers that show its files, topmost first.
-    pub(super) fn stack(&self, record: &SandboxRecord) -> Vec<PathBuf> {
-        let changes = &self.host.changes;
-        let own = changes.of(&record.id).join(UPPER);
-        let (_, below) = changes.split(&record.layers);
-        std::iter::once(own).chain(below.iter().cloned()).collect()
+    fn stack(&self, record: &SandboxRecord) -> Vec<PathBuf> {
+        let own = self.host.changes.of(&record.id).join(UPPER);
+        std::iter::once(own).chain(record.layers.iter().cloned()).collect()
     }
 }
 

@@ -26,23 +26,19 @@ impl Node {
             stdin: false,
         };
         let (_, mut stream) = self.start_command(id, request).await?;
-        let mut output = Vec::new();
+        let (mut output, mut status) = (Vec::new(), ExitStatus::Unknown);
         while let Some(event) = stream.next().await {
             match event {
                 CommandEvent::Stdout(bytes) | CommandEvent::Stderr(bytes) | CommandEvent::Terminal(bytes) => {
                     keep(&mut output, &bytes);
                 }
-                CommandEvent::Ended(end) if end.status == ExitStatus::Code(0) => return Ok(()),
-                CommandEvent::Ended(end) => {
-                    return Err(Error::OnFork {
-                        command: command.join(" "),
-                        status: end.status,
-                        output: lines(&output),
-                    });
-                }
+                CommandEvent::Ended(end) => status = end.status,
                 CommandEvent::Started(_) | CommandEvent::Missed(_) => {}
             }
         }
-        Err(Error::OnFork { command: command.join(" "), status: ExitStatus::Unknown, output: lines(&output) })
+        if status == ExitStatus::Code(0) {
+            return Ok(());
+        }
+        Err(Error::OnFork { command: command.join(" "), status, output: lines(&output) })
     }
 }

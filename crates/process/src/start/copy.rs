@@ -205,10 +205,10 @@ impl Copy<'_> {
             let nothing = arena.words(&[0, 0]);
             mailbox.report(arena, script, kind::READY, nothing);
             let at_once = mailbox.only(script, PARKED);
-            wait_at_closed_gate(arena, script, transit);
+            wait_until_closed(arena, script, transit);
             script.land(at_once);
         }
-        descend::go_on(self, script, at);
+        descend::release(self, script, at);
         descend::part(self, script);
         close_all_of_others(script, image, transit);
         script.count_down(gates.closed);
@@ -414,7 +414,7 @@ fn wait_at_gate(script: &mut Script, transit: Transit, mailbox: &Mailbox, cwd: u
 }
 
 /// The gate may be held when it is open: the copy, complete by now, goes on when it is closed.
-fn wait_at_closed_gate(arena: &mut Arena, script: &mut Script, transit: Transit) {
+fn wait_until_closed(arena: &mut Arena, script: &mut Script, transit: Transit) {
     let nothing = arena.words(&[0]);
     script.call(libc::SYS_read, [transit.gate().into(), nothing.into(), 1u64.into()], Check::Success);
 }

@@ -379,7 +379,7 @@ pub(super) fn meet(copy: Copy<'_>, arena: &mut Arena, script: &mut Script, at: u
 }
 
 /// Adds the word of the first process upon which all go on.
-pub(super) fn go_on(copy: Copy<'_>, script: &mut Script, at: usize) {
+pub(super) fn release(copy: Copy<'_>, script: &mut Script, at: usize) {
     let held = copy.common + 24;
     match (copy.tree.members.len(), at) {
         (1, _) => {}

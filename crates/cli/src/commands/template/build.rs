@@ -106,8 +106,8 @@ pub(crate) struct Args {
     /// Directory inside the sandbox on which its sandboxes can have a volume. Made if it is missing. May be repeated.
     #[arg(long = "mount-point", value_name = "DIR")]
     pub(super) mount_points: Vec<String>,
-    /// Shell command that runs as root in each copy that has memory, before the copy goes on: it makes programs draw new random numbers. If it fails, or
-    /// takes longer than 10 s, so does the start.
+    /// Shell command that runs in each copy that has memory, before the copy goes on, as root if the image has that user: it makes programs draw new
+    /// random numbers. If it fails, or takes longer than 10 s, the start fails.
     #[arg(long, value_name = "CMD")]
     pub(super) on_fork: Option<String>,
     /// Print the template as JSON.
