@@ -33,7 +33,7 @@ use divide::divide;
 pub use floor::time_forks;
 use inject::{Answers, Outcome};
 use pause::{GatheredAll, Injections, Memory, NewStill, gather, system_v, threads};
-use procfs::MapLine;
+use procfs::{MapLine, ProcessIdentity};
 use serde::{Deserialize, Serialize};
 use sys::{deadman::Deadman, namespace::machine_clocks, remote::Range};
 use targets::Held;
@@ -101,27 +101,18 @@ pub struct CaptureSpec {
     pub memory_files: Option<PathBuf>,
 }
 
-/// A process that was started in a sandbox from outside: its number may be another one's when it has ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StartedProcess {
-    /// Its process id, as the caller sees it.
-    pub pid: i32,
-    /// Field 22 of `/proc/PID/stat`: clock ticks between boot and its start.
-    pub start_ticks: u64,
-}
-
 /// A command that runs in a sandbox beside its program.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
     /// The process, as the caller sees it.
-    pub process: StartedProcess,
+    pub process: ProcessIdentity,
     /// What its caller knows of it. Copies come with it: [`crate::ZygoteFacts::commands`].
     pub label: String,
 }
 
 impl CaptureSpec {
     /// The processes that are commands.
-    fn command_processes(&self) -> Vec<StartedProcess> {
+    fn command_processes(&self) -> Vec<ProcessIdentity> {
         self.commands.iter().map(|command| command.process).collect()
     }
 
@@ -151,7 +142,7 @@ pub struct Examined {
     /// The init of its sandbox.
     pub init: Option<i32>,
     /// Processes that were started from outside.
-    pub commands: Vec<StartedProcess>,
+    pub commands: Vec<ProcessIdentity>,
     /// Whether the first process is not the sandbox's program.
     pub without_program: bool,
     /// Standard streams.
@@ -194,7 +185,7 @@ pub fn examine(examined: &Examined) -> Result<Vec<Refusal>, Error> {
 /// The processes of a program, as the caller sees them: process `pid`, its descendants and those that have lost their parents as they are now,
 /// without those that have ended. `init` is the sandbox's. `commands` are processes that were started in it from outside; they and theirs belong to it,
 /// too.
-pub fn family(pid: i32, init: Option<i32>, commands: &[StartedProcess]) -> Result<Vec<i32>, Error> {
+pub fn family(pid: i32, init: Option<i32>, commands: &[ProcessIdentity]) -> Result<Vec<i32>, Error> {
     let relatives = kin::find(pid, init, commands)?.into_iter().filter(|relative| !relative.is_zombie());
     Ok(relatives.map(|relative| relative.pid).collect())
 }

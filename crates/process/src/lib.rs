@@ -44,8 +44,8 @@ mod stop;
 mod zygote;
 
 pub use capture::{
-    Afterwards, Capture, CaptureSpec, Command, Examined, Others, PauseError, StartedProcess, capture, capture_and_hold,
-    capture_beside, examine, family, time_forks,
+    Afterwards, Capture, CaptureSpec, Command, Examined, Others, PauseError, capture, capture_and_hold, capture_beside,
+    examine, family, time_forks,
 };
 pub use error::Error;
 pub use image::{ProgramState, StateError, Stream, StreamFile};

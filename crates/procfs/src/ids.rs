@@ -40,9 +40,13 @@ impl IdMaps {
         inside(&self.groups, outside)
     }
 
-    /// The user here that is root inside; none if no user is.
-    pub fn root_outside(&self) -> Option<u32> {
-        self.users.iter().find(|extent| extent.inside == 0 && extent.count > 0).map(|extent| extent.outside)
+    /// The user here that is `inside` there; none if no user is.
+    pub fn user_outside(&self, inside: u32) -> Option<u32> {
+        let within = |extent: &Extent| {
+            let nth = inside.checked_sub(extent.inside).filter(|nth| *nth < extent.count)?;
+            extent.outside.checked_add(nth)
+        };
+        self.users.iter().find_map(within)
     }
 }
 
@@ -73,14 +77,15 @@ mod tests {
             [100_000, 100_999, 101_000, 7_000, 0].map(|id| maps.user_inside(id)),
             [0, 999, 65_534, 1_000, 65_534]
         );
-        assert_eq!((maps.root_outside(), maps.group_inside(0)), (Some(100_000), 65_534));
+        assert_eq!((maps.user_outside(0), maps.group_inside(0)), (Some(100_000), 65_534));
+        assert_eq!([999, 1_000, 1_001].map(|id| maps.user_outside(id)), [Some(100_999), Some(7_000), None]);
         assert_eq!(parse("0 x 1"), Err("0 x 1".to_owned()));
     }
 
     #[test]
     fn the_whole_range_is_read() {
         let maps = IdMaps { users: parse("0 0 4294967295").unwrap(), groups: Vec::new() };
-        assert_eq!((maps.user_inside(4_294_967_294), maps.root_outside()), (4_294_967_294, Some(0)));
+        assert_eq!((maps.user_inside(4_294_967_294), maps.user_outside(0)), (4_294_967_294, Some(0)));
         assert!(IdMaps::of(std::process::id() as i32).is_ok());
     }
 }

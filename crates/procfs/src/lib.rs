@@ -18,6 +18,7 @@
 mod cgroups;
 mod error;
 mod fields;
+mod identity;
 mod ids;
 mod listeners;
 mod maps;
@@ -29,6 +30,7 @@ mod write_back;
 pub use cgroups::{CgroupPath, CgroupPaths};
 pub use error::Error;
 pub use fields::Fields;
+pub use identity::ProcessIdentity;
 pub use ids::IdMaps;
 pub use listeners::{Holder, port_holder};
 pub use maps::{MapLine, MappingFlags, maps, smaps};

@@ -5,6 +5,7 @@ use std::{
     os::fd::AsFd,
 };
 
+use procfs::ProcessIdentity;
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketFlags, SocketType, connect, socket_with},
@@ -13,7 +14,6 @@ use rustix::{
 
 use crate::{
     error::{Context, Error},
-    identity::ProcessIdentity,
     namespaces,
 };
 

@@ -22,7 +22,7 @@ use std::{
 };
 
 use base::limits::{ID_RANGES_MAX, IDS_FIRST, IDS_PER_SANDBOX};
-use procfs::IdMaps;
+use procfs::{IdMaps, ProcessIdentity};
 use rustix::{
     fs::{FlockOperation, flock},
     thread::ThreadNameSpaceType,
@@ -30,10 +30,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use sys::clone::Forked;
 
-use crate::{
-    error::{Context, Error},
-    identity::{ProcessIdentity, stat},
-};
+use crate::error::{Context, Error};
 
 const DIRECTORY: &str = "/run/pando/ids";
 
@@ -49,7 +46,7 @@ impl Ids {
     pub(crate) fn of(init: ProcessIdentity) -> Result<Self, Error> {
         let maps = IdMaps::of(init.pid).map_err(io::Error::other).doing("read the ids of a sandbox")?;
         let none = || io::Error::from(io::ErrorKind::InvalidData);
-        Ok(Self { root: maps.root_outside().ok_or_else(none).doing("read the ids of a sandbox")? })
+        Ok(Self { root: maps.user_outside(0).ok_or_else(none).doing("read the ids of a sandbox")? })
     }
 
     /// The user or group outside that is `inside` in the sandbox.
@@ -211,7 +208,7 @@ fn parse(text: &str) -> Option<ProcessIdentity> {
 
 /// Whether there is still something of the process: one that is exiting waits for its namespace to be empty.
 fn is_there(owner: ProcessIdentity) -> bool {
-    stat(owner.pid).is_some_and(|stat| stat.start_ticks() == owner.start_ticks)
+    owner.now().is_some()
 }
 
 #[cfg(test)]

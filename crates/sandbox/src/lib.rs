@@ -25,7 +25,6 @@ mod deadline;
 mod dial;
 mod error;
 mod hand;
-mod identity;
 mod ids;
 mod init;
 mod launcher;
@@ -51,10 +50,10 @@ pub use changes::{Capture, UPPER, copy_still};
 pub use compare::{Aspect, Change, Difference, Files, differences};
 pub use dial::{dial, in_network};
 pub use error::Error;
-pub use identity::ProcessIdentity;
 pub use init::Output;
 pub use machine::Machine;
 pub use mount_point::Hides;
+pub use procfs::ProcessIdentity;
 pub use program::monotonic_ns;
 pub use rootfs::{
     GivenFile, LAYERS_MAX, detached_rootfs, is_given_layer, prepare_base_layer, prepare_given_layer, prepare_host_mask,

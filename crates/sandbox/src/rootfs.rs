@@ -303,7 +303,9 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{identity::ProcessIdentity, ids::Ids, spec::Users};
+    use procfs::ProcessIdentity;
+
+    use crate::{ids::Ids, spec::Users};
 
     /// As before Linux 6.15: the same root, and nothing of it is mounted where others see it.
     #[test]

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use procfs::{ProcessIdentity, Stat};
 use rustix::{
     event::PollFlags,
     io::Errno,
@@ -20,7 +21,6 @@ use crate::{
     deadline::Deadline,
     error::{Context, Error},
     hand,
-    identity::{ProcessIdentity, stat},
     ids::{self, Ids},
     init::Output,
     launcher::LauncherSlot,
@@ -196,7 +196,8 @@ impl Sandbox {
     pub fn destroy(self) -> Result<(), Error> {
         let own = std::process::id() as i32;
         let programs = self.group.processes()?.into_iter().filter(|pid| *pid != self.init.pid);
-        let reaped_by_caller = programs.into_iter().any(|pid| stat(pid).is_some_and(|stat| stat.parent() == own));
+        let reaped_by_caller =
+            programs.into_iter().any(|pid| Stat::read(&pid.to_string()).is_ok_and(|stat| stat.parent() == own));
         self.group.kill()?;
         // It is in the v1 groups, which are removed.
         self.launcher.end();

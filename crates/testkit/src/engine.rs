@@ -245,7 +245,7 @@ impl Place {
     /// Makes an empty file inside, which root of the sandbox owns: the host's root has no id there.
     pub fn touch(&self, path: &str) -> Result<()> {
         let ids = procfs::IdMaps::of(self.sandbox.init().pid)?;
-        let root = ids.root_outside().context("the sandbox has no root")?;
+        let root = ids.user_outside(0).context("the sandbox has no root")?;
         Ok(sys::ids::act_as(root, || std::fs::write(self.inside(path), ""))??)
     }
 

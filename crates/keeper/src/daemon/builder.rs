@@ -263,7 +263,7 @@ fn capture(
         Ok(files.finish(&sandbox.processes()?)?)
     };
     // No command starts meanwhile: on one sandbox, the server never runs a capture and the start of a command at the same time.
-    let commands: Vec<process::StartedProcess> = job.source.commands.iter().map(|command| command.process).collect();
+    let commands: Vec<ProcessIdentity> = job.source.commands.iter().map(|command| command.process).collect();
     let own = process::family(job.source.main.pid, Some(sandbox.init().pid), &commands)?;
     if sandbox.has_others(&own).map_err(|error| process::Error::DuringPause(error.into()))? {
         let afterwards = if job.purpose.holds() { Afterwards::StandsStill } else { Afterwards::GoesOn };

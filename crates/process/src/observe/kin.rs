@@ -1,10 +1,10 @@
 //! The processes of a program: the one that the sandbox was started with, all that descend from it, and those that have lost their parents.
 
 use base::limits;
-use procfs::{Fields, Stat};
+use procfs::{Fields, ProcessIdentity, Stat};
 use sys::remote;
 
-use crate::{capture::StartedProcess, error::Error, refusal::Refusal};
+use crate::{error::Error, refusal::Refusal};
 
 /// A process of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +36,13 @@ impl Relative {
 
 /// The program `pid` and its descendants as they are now, each behind its parent. Behind them the `commands`, and then those that have lost their
 /// parents, which are the children of process `init`, with theirs; session leaders come first.
-pub(crate) fn find(pid: i32, init: Option<i32>, commands: &[StartedProcess]) -> Result<Vec<Relative>, Error> {
+pub(crate) fn find(pid: i32, init: Option<i32>, commands: &[ProcessIdentity]) -> Result<Vec<Relative>, Error> {
     let state = commands.iter().position(|command| command.pid == pid).map_or(State::Child, State::Command);
     let mut found = vec![Relative { pid, parent: 0, state }];
     follow(&mut found, 0)?;
     for (place, command) in commands.iter().enumerate().filter(|(_, command)| command.pid != pid) {
         // The keeper reaps one that has ended, and any process of the host may have its number then.
-        if is_there(command)? {
+        if command.now().is_some_and(|stat| !stat.is_last_dead()) {
             let from = found.len();
             found.push(Relative { pid: command.pid, parent: 0, state: State::Command(place) });
             follow(&mut found, from)?;
@@ -115,32 +115,17 @@ fn children(pid: i32) -> Result<Vec<i32>, Error> {
     Ok(found)
 }
 
-fn is_there(process: &StartedProcess) -> Result<bool, Error> {
-    match Stat::read(&process.pid.to_string()) {
-        Err(error) if error.is_gone() => Ok(false),
-        stat => {
-            let stat = stat?;
-            Ok(stat.start_ticks() == process.start_ticks && !has_ended(&stat))
-        }
-    }
-}
-
 /// Nothing for one that is gone. A process whose main thread has ended before its others is none.
 fn is_zombie(pid: i32) -> Result<Option<bool>, Error> {
     match Stat::read(&pid.to_string()) {
         Err(error) if error.is_gone() => Ok(None),
-        stat => Ok(Some(has_ended(&stat?))),
+        stat => Ok(Some(stat?.is_last_dead())),
     }
 }
 
 /// Whether a process is there, and has not ended.
 pub(crate) fn runs(pid: i32) -> bool {
-    Stat::read(&pid.to_string()).is_ok_and(|stat| !has_ended(&stat))
-}
-
-fn has_ended(stat: &Stat) -> bool {
-    const THREADS: usize = 20;
-    stat.state() == b'Z' && stat.field(THREADS) <= 1
+    Stat::read(&pid.to_string()).is_ok_and(|stat| !stat.is_last_dead())
 }
 
 #[cfg(test)]
@@ -151,12 +136,14 @@ mod tests {
 
     #[test]
     fn another_process_with_the_number_of_a_command_is_none() {
-        let own = std::process::id() as i32;
-        let start_ticks = Stat::read(&own.to_string()).unwrap().start_ticks();
-        let command = StartedProcess { pid: own, start_ticks };
-        assert!(is_there(&command).unwrap());
-        assert!(!is_there(&StartedProcess { start_ticks: start_ticks - 1, ..command }).unwrap());
-        assert!(!is_there(&StartedProcess { pid: i32::MAX, start_ticks }).unwrap());
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let (own, command) = (std::process::id() as i32, ProcessIdentity::of(child.id() as i32).unwrap());
+        let has = |command| find(own, None, &[command]).unwrap().iter().any(|found| found.state == State::Command(0));
+        assert!(has(command));
+        assert!(!has(ProcessIdentity { start_ticks: command.start_ticks - 1, ..command }));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!has(command));
     }
 
     #[test]

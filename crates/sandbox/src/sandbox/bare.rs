@@ -16,6 +16,7 @@ use std::{
 };
 
 use base::id::SandboxId;
+use procfs::ProcessIdentity;
 use rustix::{
     fs::fchown,
     process::{Gid, Uid},
@@ -26,7 +27,6 @@ use crate::{
     cgroup::{Cgroups, Group},
     changes,
     error::{Context, Error},
-    identity::ProcessIdentity,
     ids::{self, First, Ids},
     init::{self, Output},
     launcher::LauncherSlot,

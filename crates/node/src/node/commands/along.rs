@@ -8,7 +8,7 @@ use base::{
 };
 use holder::{Entry, Meta};
 use keeper::protocol::Source;
-use process::{Command, StartedProcess, Stream, StreamFile};
+use process::{Command, Stream, StreamFile};
 use procfs::Fields;
 use sandbox::{ProcessIdentity, monotonic_ns};
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub(in crate::node) struct Along {
 
 impl Along {
     /// The commands' processes.
-    pub(in crate::node) fn processes(&self) -> Vec<StartedProcess> {
+    pub(in crate::node) fn processes(&self) -> Vec<ProcessIdentity> {
         self.commands.iter().map(|command| command.process).collect()
     }
 }
@@ -63,10 +63,9 @@ impl Node {
                 streams.push((StreamFile { dev, ino }, Stream::of_command(place, descriptor)));
             }
         }
-        let commands = running.iter().map(|(entry, output)| {
-            let ProcessIdentity { pid, start_ticks } = identity(entry);
-            Ok(Command { process: StartedProcess { pid, start_ticks }, label: Label::of(entry, output).write()? })
-        });
+        let commands = running
+            .iter()
+            .map(|(entry, output)| Ok(Command { process: identity(entry), label: Label::of(entry, output).write()? }));
         let without_program = record.program().is_none();
         Ok(Some(Along { main, without_program, commands: commands.collect::<Result<_>>()?, streams }))
     }

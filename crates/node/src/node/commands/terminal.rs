@@ -4,6 +4,7 @@ use std::{io, os::fd::OwnedFd, path::Path};
 
 use model::TerminalSize;
 use process::TerminalFacts;
+use procfs::IdMaps;
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, Uid, fchmod, fchown, open, openat2},
     io::{FdFlags, fcntl_setfd},
@@ -66,39 +67,15 @@ pub(super) fn open_as(init: i32, number: u32) -> Result<Opened> {
 
 /// Gives a terminal the owner and mode that a program of the sandbox had given it.
 pub(super) fn hand_over(slave: &OwnedFd, init: i32, TerminalFacts { owner, mode, .. }: &TerminalFacts) -> Result<()> {
-    let path = Path::new("/proc").join(init.to_string()).join("uid_map");
-    let map = std::fs::read_to_string(&path).at("read", &path)?;
-    if let Some(owner) = outside(&map, *owner) {
+    let users = IdMaps::of(init).map_err(io::Error::other).doing("read the users of the sandbox")?;
+    if let Some(owner) = users.user_outside(*owner) {
         fchown(slave, Some(Uid::from_raw(owner)), None).doing("hand over a terminal")?;
     }
     fchmod(slave, Mode::from_raw_mode(*mode)).doing("hand over a terminal")
-}
-
-/// The host's number of a user. None: the host has none for it.
-fn outside(map: &str, inside: u32) -> Option<u32> {
-    map.lines().find_map(|line| {
-        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
-        let (first, host, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
-        let at = inside.checked_sub(first).filter(|at| *at < count)?;
-        host.checked_add(at)
-    })
 }
 
 /// Tells a terminal its size.
 pub(super) fn resize(master: &OwnedFd, size: TerminalSize) -> Result<()> {
     let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(master, size).doing("resize the terminal")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn users_are_those_of_the_map() {
-        let map = "         0 1881145344      65536\n";
-        assert_eq!(outside(map, 1000), Some(1_881_146_344));
-        assert_eq!(outside(map, 65536), None);
-        assert_eq!(outside("0 0 4294967295\n", 7), Some(7));
-    }
 }

@@ -59,10 +59,20 @@ fn check_image(image: &ProgramImage) -> Result<(), &'static str> {
         (image.terminal.as_ref().is_none_or(Terminal::is_sound), "its terminal has attributes that none has"),
         (image.own_terminals.iter().all(OwnTerminal::is_sound), "a terminal has attributes that none has"),
         (image.keys.is_sound(), "memory has a protection key that it does not have"),
-        (image.keys.mappings.iter().all(|mapping| is_whole(mapping.range)), "memory with a key is not whole pages"),
+        (keys_are_of_mappings(image), "memory with a protection key is not its own"),
         (image.actions.len() == SIGNALS, "it has not as many actions as there are signals"),
     ];
     rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, broken)| Err(*broken))
+}
+
+/// All that has a key is mapped, with the same protection.
+fn keys_are_of_mappings(image: &ProgramImage) -> bool {
+    image.keys.mappings.iter().all(|with_key| {
+        let Range { start, end } = with_key.range;
+        let same = image.mappings.iter().filter(|mapping| mapping.protection == with_key.protection);
+        let of_each = same.map(|mapping| mapping.range.end.min(end).saturating_sub(mapping.range.start.max(start)));
+        is_whole(with_key.range) && of_each.sum::<u64>() == end - start
+    })
 }
 
 /// Parents come before their children, and nothing but what it hands down is known of the first one.

@@ -18,7 +18,7 @@ use sandbox::{Command, ProcessIdentity, Sandbox, Spec, User, Users};
 use crate::sandbox::host::{Host, Output, at_rest, command, destroy, run, shell, start, wait};
 
 fn root_of(sandbox: &Sandbox) -> u32 {
-    IdMaps::of(sandbox.init().pid).unwrap().root_outside().unwrap()
+    IdMaps::of(sandbox.init().pid).unwrap().user_outside(0).unwrap()
 }
 
 pub(crate) fn on_the_disk(host: &Host) {

@@ -1,7 +1,8 @@
 //! A process that cannot be mistaken for a later one with the same pid.
 
-use procfs::Stat;
 use serde::{Deserialize, Serialize};
+
+use crate::Stat;
 
 /// A pid together with the moment its process began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -15,18 +16,22 @@ pub struct ProcessIdentity {
 impl ProcessIdentity {
     /// The process that has `pid` now; `None` if there is none.
     pub fn of(pid: i32) -> Option<Self> {
-        Some(Self { pid, start_ticks: stat(pid)?.start_ticks() })
+        Some(Self { pid, start_ticks: Self::stat(pid)?.start_ticks() })
     }
 
     /// Whether the process still runs. One that is exiting does not, though that may take long: a pid 1 waits until its namespace is empty.
     pub fn is_alive(&self) -> bool {
-        stat(self.pid).is_some_and(|stat| stat.start_ticks() == self.start_ticks && !stat.is_ending())
+        self.now().is_some_and(|stat| !stat.is_ending())
     }
-}
 
-/// What /proc tells of a process; `None` if there is none.
-pub(crate) fn stat(pid: i32) -> Option<Stat> {
-    Stat::read(&pid.to_string()).ok()
+    /// What /proc tells of the process, if it has not been reaped.
+    pub fn now(&self) -> Option<Stat> {
+        Self::stat(self.pid).filter(|stat| stat.start_ticks() == self.start_ticks)
+    }
+
+    fn stat(pid: i32) -> Option<Stat> {
+        Stat::read(&pid.to_string()).ok()
+    }
 }
 
 #[cfg(test)]
