@@ -12,7 +12,7 @@ tools=(gcc:gcc make:make curl:curl go:golang-go node:nodejs /usr/bin/python3:pyt
 # out of the path: pg_ctlcluster says that the packages are there.
 readonly TEST_TOOLS=(
 	java:default-jre-headless javac:default-jdk-headless perl:perl setpriv:util-linux pg_ctlcluster:postgresql faketime:faketime
-	busybox:busybox-static musl-gcc:musl-tools setfacl:acl docker-registry:docker-registry zstd:zstd
+	busybox:busybox-static musl-gcc:musl-tools setfacl:acl docker-registry:docker-registry zstd:zstd redis-server:redis-server tmux:tmux
 )
 
 say() { printf 'setup: %s\n' "$*"; }

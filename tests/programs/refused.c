@@ -10,10 +10,8 @@
 #include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
-#include <sys/msg.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
-#include <sys/sem.h>
 #include <sys/sendfile.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
@@ -180,22 +178,12 @@ static void traced_thread(void)
 	probe_sleep_ms(100);
 }
 
-static void semaphores(void)
+static void part_of_segment(void)
 {
-	if (semget(IPC_PRIVATE, 1, 0600) < 0)
-		probe_die("semget");
-}
-
-static void message_queue(void)
-{
-	if (msgget(IPC_PRIVATE, 0600) < 0)
-		probe_die("msgget");
-}
-
-static void detached_segment(void)
-{
-	if (shmget(IPC_PRIVATE, 4096, 0600) < 0)
-		probe_die("shmget");
+	int segment = shmget(IPC_PRIVATE, 3 * 4096, 0600);
+	char *memory = segment < 0 ? (void *)-1 : shmat(segment, NULL, 0);
+	if (memory == (void *)-1 || munmap(memory + 4096, 4096) != 0)
+		probe_die("shared memory");
 }
 
 static mqd_t posix_queue(void)
@@ -470,8 +458,8 @@ static const struct {
 	{"inotify_events", inotify_events}, {"inotify_gone", inotify_gone}, {"registered_elsewhere", registered_elsewhere}, {"own_filter", own_filter}, {"thread_filter", thread_filter}, {"thread_privileges", thread_privileges},
 	{"clone_filter", clone_filter}, {"replaced_program", replaced_program}, {"huge_mapping", huge_mapping},
 	{"huge_memfd", huge_memfd}, {"sibling", sibling}, {"child_and_lease", child_and_lease}, {"traced", traced},
-	{"traced_thread", traced_thread}, {"semaphores", semaphores}, {"message_queue", message_queue},
-	{"detached_segment", detached_segment}, {"named_queue", named_queue}, {"open_queue", open_queue},
+	{"traced_thread", traced_thread}, {"part_of_segment", part_of_segment},
+	{"named_queue", named_queue}, {"open_queue", open_queue},
 	{"nameless_queue", nameless_queue}, {"closed_directory", closed_directory},
 };
 

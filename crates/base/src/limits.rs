@@ -74,6 +74,12 @@ pub const CARRIED_BYTES_MAX: u64 = 256 << 20;
 /// it is memory of the sandbox, and counts against that limit, too.
 pub const SHARED_MEMORY_BYTES_MAX: u64 = CARRIED_BYTES_MAX;
 
+/// Most System V objects of a sandbox (segments, sets of semaphores, message queues) that are carried into a copy.
+pub const SYSTEM_V_OBJECTS_MAX: usize = 1_024;
+
+/// Largest size of all System V segments of a sandbox together, their holes included, in bytes. [`CARRIED_BYTES_MAX`] bounds their content.
+pub const SYSTEM_V_BYTES_MAX: u64 = 64 << 30;
+
 /// Most files in a sandbox's /dev/shm, directories and further names of a file included: bounds the script of a copy, and the kernel's memory.
 pub const SHARED_MEMORY_FILES_MAX: usize = 16_384;
 

@@ -32,7 +32,7 @@ use complete::{Rest, complete_all};
 use divide::divide;
 pub use floor::time_forks;
 use inject::{Answers, Outcome};
-use pause::{GatheredAll, Injections, Memory, NewStill, gather, system_v, threads};
+use pause::{GatheredAll, Injections, Memory, NewStill, gather, threads};
 use procfs::{MapLine, ProcessIdentity};
 use serde::{Deserialize, Serialize};
 use sys::{deadman::Deadman, namespace::machine_clocks, remote::Range};
@@ -48,7 +48,7 @@ use crate::{
         descriptors::{self, Holder},
         kin, mappings,
         objects::Objects,
-        others, terminals, watches,
+        others, system_v, terminals, watches,
     },
     refusal::Refusal,
     stop::{
@@ -335,7 +335,7 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     let (memory, left) = injections.leave();
     let (outcomes, found) = outcome?;
     left?;
-    let (newborns, mut answers): (Vec<Newborn>, Vec<Answers>) =
+    let (newborns, answers): (Vec<Newborn>, Vec<Answers>) =
         outcomes.into_iter().map(|Outcome { newborn, answers }| (newborn, answers)).unzip();
     let still_pids: Vec<i32> = newborns.iter().map(Newborn::pid).collect();
     let tasks: Vec<&[Task]> = stopped.iter().map(Stopped::tasks).collect();
@@ -352,7 +352,7 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     };
     let known: Vec<i32> = targets.iter().map(|target| target.pid).chain(still_pids).collect();
     let strangers = others::refusals_but(found.strangers, &known);
-    refuse(strangers.into_iter().chain(system_v(&mut answers)).collect())?;
+    refuse(strangers)?;
     // After the timers: what remains of them counts from then on, and none may be early by the copy's clocks.
     let known = threads(&targets, &tasks, found.each, memory, answers)?;
     let clocks = clocks(spec.pid).of("read the clocks", spec.pid)?;
@@ -372,6 +372,9 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     let mut tree = Tree { members, zombies: found.zombies, handed_from: 0, without_program };
     tree.members[0].image.memory_files = found.memory_files;
     tree.members[0].image.own_terminals = found.terminals;
+    tree.members[0].image.system_v = found.system_v;
+    let pids: Vec<i32> = targets.iter().map(|target| target.pid).collect();
+    refuse(system_v::check(&tree, &pids))?;
     refuse(divide(found.common, &mut tree))?;
     if !places::choose(&mut tree) {
         let bytes = tree.parked().map(|(_, range)| range.end - range.start).sum();

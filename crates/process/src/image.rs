@@ -17,6 +17,7 @@ mod memory_files;
 pub(crate) mod places;
 mod privileges;
 mod state;
+mod system_v;
 pub(crate) mod table;
 mod terminal;
 mod threads;
@@ -46,6 +47,7 @@ use sys::{
     ptrace::SignalInfo,
     remote::{Affinity, Range},
 };
+pub(crate) use system_v::{SystemV, SystemVContent, are_sound as system_v_is_sound, attachments};
 pub(crate) use terminal::{OwnTerminal, Terminal};
 #[cfg(test)]
 pub(crate) use threads::no_registers;
@@ -130,14 +132,18 @@ pub(crate) struct ProgramImage {
     pub(crate) own_terminals: Vec<OwnTerminal>,
     #[serde(skip)]
     pub(crate) keys: ProtectionKeys,
+    /// Of the sandbox; the first process has them.
+    #[serde(skip)]
+    pub(crate) system_v: Vec<SystemV>,
 }
 
 impl ProgramImage {
-    /// Content of shared memory and of files in memory, in bytes.
+    /// Content of shared memory, files in memory and System V objects, in bytes.
     pub(crate) fn copied_bytes(&self) -> u64 {
         let objects = self.objects.iter().flat_map(|object| &object.content).map(|(_, bytes)| bytes.len());
         let files = self.memory_files.iter().flat_map(MemoryFile::content).map(|part| part.bytes.len());
-        objects.chain(files).map(|bytes| bytes as u64).sum()
+        let system_v = self.system_v.iter().map(SystemV::bytes);
+        objects.chain(files).map(|bytes| bytes as u64).chain(system_v).sum()
     }
 
     /// The mappings of no file whose pages are kept.

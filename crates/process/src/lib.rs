@@ -51,6 +51,6 @@ pub use error::Error;
 pub use image::{ProgramState, StateError, Stream, StreamFile};
 pub use refusal::{Refusal, Unfit};
 pub use zygote::{
-    BuildSpec, CommandFacts, Gate, Report, RestoreSpec, Restored, Target, TerminalFacts, Zygote, ZygoteFacts, build,
-    learn,
+    BuildSpec, CommandFacts, Gate, Report, RestoreSpec, Restored, SystemVFacts, Target, TerminalFacts, Zygote,
+    ZygoteFacts, build, learn,
 };

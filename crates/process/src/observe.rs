@@ -28,6 +28,7 @@ pub(crate) mod root;
 mod search;
 mod sockets;
 pub(crate) mod sort;
+pub(crate) mod system_v;
 pub(crate) mod terminal;
 pub(crate) mod terminals;
 pub(crate) mod wall;

@@ -19,12 +19,8 @@ pub enum Refusal {
     Traced { tracer: i32 },
     #[error("it runs in pid namespace level {level} of its sandbox: nested pid namespaces cannot be forked")]
     NestedPidNamespace { level: usize },
-    #[error("it uses System V shared memory at {address:#x} ({name}): use POSIX shared memory or mmap instead")]
-    SystemV { address: u64, name: String },
-    #[error(
-        "its sandbox has System V objects ({what}), which copies would not have: remove them before the program is ready, or use POSIX ones and threads"
-    )]
-    SystemVObjects { what: String },
+    #[error("it has mapped a part of System V segment {number} at {address:#x}: attach and detach it as a whole")]
+    SystemV { address: u64, number: i32 },
     #[error(
         "its sandbox has POSIX message queues ({names}), which copies would not have: remove them (mq_unlink) before the program is ready"
     )]

@@ -20,6 +20,7 @@ mod copy;
 mod descend;
 mod files;
 mod memory_files;
+mod system_v;
 mod terminal;
 pub(crate) mod timers;
 pub(crate) mod working_set;

@@ -18,6 +18,7 @@ mod learn;
 mod memory;
 mod names;
 mod stepper;
+mod system_v;
 
 use std::{
     cell::RefCell,
@@ -41,6 +42,7 @@ use sys::{
 pub(crate) use build::restore;
 pub use build::{BuildSpec, RestoreSpec, Restored, build};
 pub use learn::learn;
+pub use system_v::SystemVFacts;
 
 use crate::{
     error::{Context, Error},
@@ -64,6 +66,8 @@ pub struct ZygoteFacts {
     pub streams: usize,
     /// Terminals among them that processes of the program have made.
     pub terminals: Vec<TerminalFacts>,
+    /// System V objects of a copy's sandbox.
+    pub system_v: Vec<SystemVFacts>,
     /// Threads of a copy.
     pub threads: usize,
     /// Mappings of a copy.
@@ -231,6 +235,7 @@ impl Zygote {
             let what = format!("has copies with {wanted} streams, and {given} were given");
             return Err(Error::Unexpected { pid: self.facts.pid, what });
         }
+        system_v::make(target.init, &self.facts.system_v).of("make the System V objects of zygote", self.facts.pid)?;
         self.send(message, descriptors)
     }
 

@@ -42,12 +42,21 @@ impl IdMaps {
 
     /// The user here that is `inside` there; none if no user is.
     pub fn user_outside(&self, inside: u32) -> Option<u32> {
-        let within = |extent: &Extent| {
-            let nth = inside.checked_sub(extent.inside).filter(|nth| *nth < extent.count)?;
-            extent.outside.checked_add(nth)
-        };
-        self.users.iter().find_map(within)
+        outside(&self.users, inside)
     }
+
+    /// The group here that is `inside` there; none if no group is.
+    pub fn group_outside(&self, inside: u32) -> Option<u32> {
+        outside(&self.groups, inside)
+    }
+}
+
+fn outside(extents: &[Extent], inside: u32) -> Option<u32> {
+    let within = |extent: &Extent| {
+        let nth = inside.checked_sub(extent.inside).filter(|nth| *nth < extent.count)?;
+        extent.outside.checked_add(nth)
+    };
+    extents.iter().find_map(within)
 }
 
 fn inside(extents: &[Extent], outside: u32) -> u32 {

@@ -28,6 +28,7 @@ pub mod seqpacket;
 pub mod share;
 pub mod sockets;
 pub mod stub;
+pub mod system_v;
 pub mod tcp;
 pub mod terminal;
 pub mod tree;

@@ -35,6 +35,9 @@ pub struct Difference {
 }
 
 /// Compares the memory of processes that stand still, but for the arenas of either, which hold what starts it.
+///
+/// # Errors
+/// A page cannot be read, for instance since a pager has not filled it yet.
 pub fn compare(first: i32, second: i32, arenas: &[base::id::Arena]) -> Result<Compared> {
     let arenas: Vec<Range> = arenas.iter().map(|arena| Range { start: arena.start, end: arena.end }).collect();
     let (ours, theirs) = (Memory::of(first, &arenas)?, Memory::of(second, &arenas)?);

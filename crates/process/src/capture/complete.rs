@@ -130,6 +130,7 @@ fn complete(
         process_group_leader: gathered.process_group_leader,
         terminal: gathered.terminal,
         own_terminals: Vec::new(),
+        system_v: Vec::new(),
         vdso: classified.vdso,
         memory_files: MemoryFiles::new(),
         keys: if extended.format.has_keys() {

@@ -84,6 +84,6 @@ fn mappings(image: &ProgramImage) -> impl Iterator<Item = Named> {
         Backing::File { path, .. } | Backing::SharedFile { path, .. } => {
             Some((format!("the mapping at {:#x}", mapping.range.start), path.clone()))
         }
-        Backing::Anonymous | Backing::Object { .. } | Backing::Handed { .. } => None,
+        Backing::Anonymous | Backing::Object { .. } | Backing::Handed { .. } | Backing::Segment { .. } => None,
     })
 }

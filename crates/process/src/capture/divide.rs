@@ -134,9 +134,10 @@ fn groups(at: usize, files: &Files) -> Vec<Group> {
         FileKind::Pipe { pipe, .. } => vec![Group::Pipe(*pipe)],
         FileKind::UnixPair { pair, .. } => vec![Group::Pair(*pair)],
         FileKind::Memfd { object, .. } => vec![Group::Object(*object)],
-        FileKind::Connection { connection, end } => {
-            let local = files.connections[*connection].ends[*end as usize].local.as_slice();
-            [Some(Group::Connection(*connection)), port(local)].into_iter().flatten().collect()
+        FileKind::Connection { connection, .. } => {
+            // A closed end, too, has its port for a moment.
+            let ports = files.connections[*connection].ends.iter().filter_map(|end| port(&end.local));
+            [Group::Connection(*connection)].into_iter().chain(ports).collect()
         }
         FileKind::Socket(socket) if socket.family != libc::AF_UNIX && socket.kind == libc::SOCK_STREAM => {
             socket.address.as_deref().and_then(port).into_iter().collect()

@@ -113,7 +113,6 @@ pub(super) struct Answers {
     pub(super) permitted: u64,
     /// What the main thread knows of them.
     pub(super) attributes: ProcessAttributes,
-    pub(super) system_v: Option<Refusal>,
 }
 
 impl<'a> Injection<'a> {
@@ -272,8 +271,8 @@ impl<'a> Injection<'a> {
             PosixTimer { value, notify_tid: by.map_or(0, |(_, thread)| thread.tid), ..timer }
         };
         let posix_timers = plan.main.posix_timers.into_iter().map(timer).collect();
-        let (attributes, system_v) = (plan.attributes.read(&word), plan.attributes.system_v(&word));
-        Ok(Answers { threads, interval_timers, posix_timers, wall_timers, permitted, attributes, system_v })
+        let attributes = plan.attributes.read(&word);
+        Ok(Answers { threads, interval_timers, posix_timers, wall_timers, permitted, attributes })
     }
 
     /// Takes the mapping away again, if it is ours.

@@ -18,7 +18,9 @@ use super::{
 };
 use crate::{
     error::{Context, Error},
-    image::{Command, Kin, Locked, MemoryFiles, Orphan, OwnTerminal, Stream, StreamFile, Terminal, Thread, Zombie},
+    image::{
+        Command, Kin, Locked, MemoryFiles, Orphan, OwnTerminal, Stream, StreamFile, SystemV, Terminal, Thread, Zombie,
+    },
     observe::{
         access::Access,
         blame::{blame, blame_error},
@@ -28,7 +30,7 @@ use crate::{
         links, mappings, memory_files,
         objects::Objects,
         others::Strangers,
-        terminal, terminals, wall,
+        system_v, terminal, terminals, wall,
     },
     refusal::Refusal,
     stop::{
@@ -163,6 +165,7 @@ pub(super) struct GatheredAll {
     pub(super) objects: Objects,
     pub(super) memory_files: MemoryFiles,
     pub(super) terminals: Vec<OwnTerminal>,
+    pub(super) system_v: Vec<SystemV>,
     pub(super) strangers: Strangers,
     pub(super) zombies: Vec<Zombie>,
 }
@@ -216,9 +219,10 @@ pub(super) fn gather(
         Some(directory) => memory_files::read(pid, directory, &mut refusals)?,
         None => MemoryFiles::new(),
     };
+    let system_v = system_v::read(pid, &mut refusals)?;
     refuse(refusals)?;
     let (common, terminals) = (Common { files, contents, wall_timers }, terminals.own);
-    Ok(GatheredAll { each, common, objects, memory_files, terminals, strangers, zombies })
+    Ok(GatheredAll { each, common, objects, memory_files, terminals, system_v, strangers, zombies })
 }
 
 fn gather_one(
@@ -372,11 +376,6 @@ fn threads_of(
     let pending = threads::pending(pid, true, &mut refusals)?;
     refuse(refusals)?;
     Ok((threads, pending))
-}
-
-/// System V objects of the sandbox, which any of its processes tells of.
-pub(super) fn system_v(answers: &mut [Answers]) -> Option<Refusal> {
-    answers.iter_mut().find_map(|answers| take(&mut answers.system_v))
 }
 
 /// The still as far as it is made.

@@ -5,7 +5,6 @@ use sys::remote::PAGE;
 
 use crate::{
     image::{ProcessAttributes, SPECULATION_CONTROLS, ThreadAttributes},
-    refusal::Refusal,
     script::{Arena, Arg, Check, Script},
 };
 
@@ -101,8 +100,6 @@ pub(super) struct OfProcess {
     deny_write_exec: usize,
     merges_memory: usize,
     chooses_timer_ids: usize,
-    /// What `SEM_INFO`, `MSG_INFO` and `SHM_INFO` fill.
-    system_v: [u64; 3],
     lock_future: LockFuture,
 }
 
@@ -110,7 +107,6 @@ pub(super) struct OfProcess {
 pub(super) struct ProcessPlaces {
     subreaper: u64,
     results: [u64; 3],
-    system_v: [u64; 3],
     lock_future: LockFuture,
 }
 
@@ -125,16 +121,6 @@ struct LockFuture {
 
 impl OfProcess {
     pub(super) fn add(arena: &mut Arena, script: &mut Script, lines: &[MapLine]) -> Self {
-        const SEM_INFO: i32 = 19;
-        const MSG_INFO: i32 = 12;
-        const SHM_INFO: i32 = 14;
-        // struct seminfo has 40 bytes, msginfo 32, shm_info 48.
-        let system_v = [0; 3].map(|nothing| arena.words(&[nothing; 6]));
-        let [semaphores, queues, segments] = system_v;
-        let zero = || 0u64.into();
-        script.call(libc::SYS_semctl, [zero(), zero(), SEM_INFO.into(), semaphores.into()], Check::Ignore);
-        script.call(libc::SYS_msgctl, [zero(), MSG_INFO.into(), queues.into()], Check::Ignore);
-        script.call(libc::SYS_shmctl, [zero(), SHM_INFO.into(), segments.into()], Check::Ignore);
         let subreaper = arena.words(&[0]);
         ask(script, libc::PR_GET_CHILD_SUBREAPER, subreaper);
         Self {
@@ -142,7 +128,6 @@ impl OfProcess {
             deny_write_exec: ask(script, PR_GET_MDWE, 0u64),
             merges_memory: ask(script, PR_GET_MEMORY_MERGE, 0u64),
             chooses_timer_ids: ask(script, PR_TIMER_CREATE_RESTORE_IDS, PR_TIMER_CREATE_RESTORE_IDS_GET),
-            system_v,
             lock_future: LockFuture::add(arena, script, lines),
         }
     }
@@ -153,7 +138,7 @@ impl OfProcess {
         let LockFuture { mapped, is_locked, .. } = self.lock_future;
         let lock_future =
             LockFuture { results: [mapped, is_locked].map(|step| arena.keep_result(script, step)), ..self.lock_future };
-        ProcessPlaces { subreaper: self.subreaper, results, system_v: self.system_v, lock_future }
+        ProcessPlaces { subreaper: self.subreaper, results, lock_future }
     }
 }
 
@@ -169,20 +154,6 @@ impl ProcessPlaces {
             chooses_timer_ids: chooses_timer_ids != 0,
             ..ProcessAttributes::default()
         }
-    }
-
-    /// System V objects of the sandbox, also those of other programs: they live as long as the sandbox.
-    pub(super) fn system_v(&self, word: &dyn Fn(u64) -> u64) -> Option<Refusal> {
-        let [semaphores, queues, segments] = self.system_v;
-        // semusz is the eighth number of struct seminfo, msgpool the first of msginfo, used_ids of shm_info.
-        let counts = [
-            (word(semaphores + 24) >> 32, "set(s) of semaphores"),
-            (word(queues) & 0xffff_ffff, "message queue(s)"),
-            (word(segments) & 0xffff_ffff, "shared memory segment(s)"),
-        ];
-        let found: Vec<String> =
-            counts.iter().filter(|(count, _)| *count != 0).map(|(count, what)| format!("{count} {what}")).collect();
-        (!found.is_empty()).then(|| Refusal::SystemVObjects { what: found.join(", ") })
     }
 }
 

@@ -29,7 +29,11 @@ pub(super) fn identify(tree: &Tree, rootfs: BorrowedFd<'_>) -> Result<Vec<FileId
         match &mapping.backing {
             Backing::File { path, .. } => drop(paths.insert(path)),
             Backing::SharedFile { path, writable: false, .. } if is_roots(path, rootfs) => drop(paths.insert(path)),
-            Backing::SharedFile { .. } | Backing::Anonymous | Backing::Object { .. } | Backing::Handed { .. } => {}
+            Backing::SharedFile { .. }
+            | Backing::Anonymous
+            | Backing::Object { .. }
+            | Backing::Handed { .. }
+            | Backing::Segment { .. } => {}
         }
     }
     let identity = |path: &[u8]| identity(path, rootfs).on("look at", String::from_utf8_lossy(path));

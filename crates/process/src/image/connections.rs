@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sys::tcp::{self, WINDOW_BYTES};
 
-/// Both ends of a connection.
+/// Both ends of a connection. The second may be closed, and what it has sent received: then no file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Connection {
     pub(crate) ends: [ConnectionEnd; 2],
@@ -86,14 +86,49 @@ pub(crate) fn end_of(read: tcp::End, local: Vec<u8>, peer: Vec<u8>, others_recei
     }
 }
 
-/// The window (`struct tcp_repair_window`: its last two words are about what is received) before the end of what the other end sends was heard, if it
-/// was: it is sent again.
+/// A connection whose other end was closed when all that it has sent had been received. None for another one, which is reset in a copy: what a closed
+/// end has still to send can be read by nothing.
+pub(crate) fn with_closed_end(read: tcp::End, local: Vec<u8>, peer: Vec<u8>) -> Option<Connection> {
+    const CLOSE_WAIT: u8 = 8;
+    if read.state != CLOSE_WAIT || !read.sent.is_empty() {
+        return None;
+    }
+    let sent_end = read.sent_end;
+    let end = end_of(read, local, peer, sent_end);
+    let [_, room_there, most_there, room, _] = words(end.window);
+    let closed = ConnectionEnd {
+        local: end.peer.clone(),
+        peer: end.local.clone(),
+        window_scale: end.window_scale.map(|(sent, received)| (received, sent)),
+        received_from: sent_end,
+        received: Vec::new(),
+        sent_from: end.received_from.wrapping_add(end.received.len() as u32),
+        sent: Vec::new(),
+        window: bytes([sent_end, room, room, room_there.min(most_there), sent_end]),
+        has_ended: true,
+        ..end
+    };
+    Some(Connection { ends: [end, closed] })
+}
+
+/// The window before the end of what the other end sends was heard, if it was: it is sent again.
 fn window_before_end(window: [u8; WINDOW_BYTES], has_heard: bool) -> [u8; WINDOW_BYTES] {
-    let mut words: [u32; WINDOW_BYTES / 4] =
-        std::array::from_fn(|n| u32::from_ne_bytes(std::array::from_fn(|byte| window[n * 4 + byte])));
+    let mut words = words(window);
     if has_heard {
         let [.., room, heard_to] = &mut words;
         (*room, *heard_to) = (room.wrapping_add(1), heard_to.wrapping_sub(1));
     }
+    bytes(words)
+}
+
+/// A `struct tcp_repair_window`: where the other end's window was told last, what that is and the most that it was, and the same two of what is
+/// received.
+type Window = [u32; WINDOW_BYTES / 4];
+
+fn words(window: [u8; WINDOW_BYTES]) -> Window {
+    std::array::from_fn(|n| u32::from_ne_bytes(std::array::from_fn(|byte| window[n * 4 + byte])))
+}
+
+fn bytes(words: Window) -> [u8; WINDOW_BYTES] {
     std::array::from_fn(|byte| words[byte / 4].to_ne_bytes()[byte % 4])
 }

@@ -17,6 +17,8 @@ pub(crate) enum Backing {
     Object { object: usize, offset: u64 },
     /// A shared view of an object that another process makes and hands down by this number.
     Handed { number: i32, offset: u64 },
+    /// A part of a System V segment, which was attached for writing or for reading only.
+    Segment { number: i32, offset: u64, writable: bool },
 }
 
 /// One mapping.
@@ -40,8 +42,15 @@ impl Mapping {
     pub(crate) fn is_private(&self) -> bool {
         match self.backing {
             Backing::Anonymous | Backing::File { .. } => true,
-            Backing::SharedFile { .. } | Backing::Object { .. } | Backing::Handed { .. } => false,
+            Backing::SharedFile { .. } | Backing::Object { .. } | Backing::Handed { .. } | Backing::Segment { .. } => {
+                false
+            }
         }
+    }
+
+    /// Whether it shows a segment that was attached for writing.
+    pub(crate) fn may_be_written(&self) -> bool {
+        matches!(self.backing, Backing::Segment { writable: true, .. })
     }
 }
 

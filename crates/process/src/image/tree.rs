@@ -235,6 +235,10 @@ impl Kin {
 pub(crate) fn object_of(mapping: &Mapping) -> Option<usize> {
     match mapping.backing {
         Backing::Object { object, .. } => Some(object),
-        Backing::Anonymous | Backing::File { .. } | Backing::SharedFile { .. } | Backing::Handed { .. } => None,
+        Backing::Anonymous
+        | Backing::File { .. }
+        | Backing::SharedFile { .. }
+        | Backing::Handed { .. }
+        | Backing::Segment { .. } => None,
     }
 }

@@ -91,6 +91,7 @@ pub(crate) fn classify(
                 continue;
             }
             Ok(Sort::Anonymous) => Backing::Anonymous,
+            Ok(Sort::Segment) => segment(line),
             Ok(Sort::Object) => {
                 let Some(object) = objects.iter().position(|object| object.is_mapped_by(line)) else {
                     return Err(Error::Unexpected {
@@ -138,6 +139,11 @@ pub(crate) fn classify(
         classified.refusals.push(Refusal::TooMuchContent { what, bytes, max: limits::TAKEN_OVER_BYTES_MAX });
     }
     Ok(classified)
+}
+
+/// A System V segment, whose number is the inode.
+fn segment(line: &MapLine) -> Backing {
+    Backing::Segment { number: line.inode as i32, offset: line.offset, writable: line.may_write }
 }
 
 /// All guard pages.

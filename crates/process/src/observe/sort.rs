@@ -13,6 +13,8 @@ pub(crate) enum Sort {
     SharedFile,
     /// Shared memory that no path names (any more).
     Object,
+    /// System V shared memory: the inode is its number.
+    Segment,
 }
 
 /// The sort of a mapping, or why it cannot be forked.
@@ -39,7 +41,7 @@ pub(crate) fn sort(line: &MapLine) -> Result<Sort, Refusal> {
         return Err(Refusal::AsyncIo { address });
     }
     if line.path.starts_with(b"/SYSV") {
-        return Err(Refusal::SystemV { address, name: path() });
+        return Ok(Sort::Segment);
     }
     // Shared anonymous memory is a file without a path, and may have a name: `[anon_shmem:...]`.
     let deleted = line.path.ends_with(b" (deleted)");

@@ -9,11 +9,11 @@ use super::{
     clocks, clone_args, is_set_last, is_set_late, set_limit,
 };
 use crate::{
-    image::{Member, ProgramImage, ProtectionKeys, Thread, Tree},
+    image::{Member, ProgramImage, ProtectionKeys, Thread, Tree, attachments},
     script::{Arena, Check, Script, sigframe},
     start::{
         descend::{self, Family},
-        files, kind, memory_files, seal, terminal, working_set,
+        files, kind, memory_files, seal, system_v, terminal, working_set,
     },
 };
 
@@ -89,6 +89,7 @@ impl Copy<'_> {
         let image = &self.tree.members[at].image;
         if at == 0 {
             receive_streams(script, transit, mailbox);
+            system_v::fill(arena, script, self.tree);
             terminal::set_own(arena, script, image, transit);
             attributes::be_killed_first(arena, script, image);
             clocks::make(arena, script, transit);
@@ -128,6 +129,11 @@ impl Copy<'_> {
             made = files::Builder::resume(arena, script, image, transit, made).connect_all();
             in_force_again(script, capabilities, (at == 0).then_some(mailbox));
             made = files::Builder::resume(arena, script, image, transit, made).set_connections();
+        }
+        if attachments(image).next().is_some() {
+            capabilities.set(script, capabilities.attach);
+            system_v::attach(script, image);
+            in_force_again(script, capabilities, (at == 0).then_some(mailbox));
         }
         let none = ProtectionKeys::default();
         let inherited = if at == 0 { &none } else { &tree.members[kin.parent].image.keys };
@@ -202,6 +208,7 @@ impl Copy<'_> {
         limits(arena, script, image, |resource| is_set_last(resource, image));
         descend::meet(self, arena, script, at);
         if at == 0 {
+            system_v::let_go(script, self.tree);
             let nothing = arena.words(&[0, 0]);
             mailbox.report(arena, script, kind::READY, nothing);
             let at_once = mailbox.only(script, PARKED);
@@ -262,6 +269,8 @@ struct Capabilities {
     later: u64,
     /// What connections need is in force.
     network: u64,
+    /// What System V segments of any user need is in force.
+    attach: u64,
     /// What `set_tid` and the entering of a time namespace need is in force.
     both: u64,
     /// What `set_tid` needs. What the filter needs is permitted and not in force.
@@ -279,6 +288,7 @@ impl Capabilities {
         const SET_TID: u64 = 1 << 40; // CAP_CHECKPOINT_RESTORE
         const ADMIN: u64 = 1 << 21; // CAP_SYS_ADMIN
         const NETWORK: u64 = 1 << 10 | 1 << 12; // CAP_NET_BIND_SERVICE, CAP_NET_ADMIN
+        const IPC: u64 = 1 << 15; // CAP_IPC_OWNER
         let of = &image.privileges;
         let for_filter = if of.may_gain { ADMIN } else { 0 };
         // Two structs of effective, permitted and inheritable: capabilities 0 to 31, and 32 to 63.
@@ -295,14 +305,16 @@ impl Capabilities {
         };
         let every = (2u64 << sys::kernel::last_capability()) - 1;
         let connects = if image.connections.is_empty() { 0 } else { NETWORK };
-        let kept = if will_clone { every } else { SET_TID | ADMIN | connects };
-        let (all, later, network) = (sets(every, every), sets(0, kept), sets(NETWORK, kept));
+        let attaches = if attachments(image).next().is_some() { IPC } else { 0 };
+        let kept = if will_clone { every } else { SET_TID | ADMIN | connects | attaches };
+        let (all, later) = (sets(every, every), sets(0, kept));
+        let (network, attach) = (sets(NETWORK, kept), sets(IPC, kept));
         let (set_tid, both) = (sets(SET_TID, kept), sets(SET_TID | ADMIN, kept));
         let threads = sets(SET_TID, SET_TID | for_filter);
         let own = sets(0, 0);
         let filter = if of.may_gain { sets(for_filter, for_filter) } else { own };
         let header = arena.words(&[VERSION_3]);
-        Self { header, will_clone, all, set_tid, later, network, both, threads, filter, own }
+        Self { header, will_clone, all, set_tid, later, network, attach, both, threads, filter, own }
     }
 
     fn set(&self, script: &mut Script, sets: u64) {

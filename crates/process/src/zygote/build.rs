@@ -317,6 +317,7 @@ fn finish(
         without_program: tree.without_program,
         streams: tree.streams(),
         terminals: tree.first().own_terminals.iter().map(|own| facts_of_terminal(tree, own)).collect(),
+        system_v: tree.first().system_v.iter().map(Into::into).collect(),
         threads: tree.images().map(|image| image.threads.len()).sum(),
         mappings: tree.images().map(|image| image.mappings.len()).sum(),
         descriptors: tree.images().flat_map(|image| &image.files).map(|file| file.numbers.len()).sum(),

@@ -184,7 +184,8 @@ fn cut(mapping: &Mapping, range: Range) -> Mapping {
         Backing::File { offset, .. }
         | Backing::SharedFile { offset, .. }
         | Backing::Object { offset, .. }
-        | Backing::Handed { offset, .. } => *offset += skipped,
+        | Backing::Handed { offset, .. }
+        | Backing::Segment { offset, .. } => *offset += skipped,
     }
     piece
 }

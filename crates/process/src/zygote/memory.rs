@@ -200,7 +200,9 @@ pub(super) fn map(
             let args = [address, length, protection, flags.into(), crate::script::Arg::Result(file), (*offset).into()];
             script.call(libc::SYS_mmap, args, Check::Equal(start as i64));
         }
-        Backing::SharedFile { .. } | Backing::Object { .. } | Backing::Handed { .. } => return false,
+        Backing::SharedFile { .. } | Backing::Object { .. } | Backing::Handed { .. } | Backing::Segment { .. } => {
+            return false;
+        }
     }
     true
 }

@@ -39,6 +39,7 @@ mod pause;
 mod peers;
 mod pull;
 mod pull_faults;
+mod real_trees;
 mod requests;
 mod serve;
 mod serve_snapshots;
@@ -95,6 +96,7 @@ pub(crate) fn cases() -> Vec<Case> {
         pull::cases(),
         pull_faults::cases(),
         failures::cases(),
+        real_trees::cases(),
         requests::cases(),
         cancel::cases(),
         changes::cases(),

@@ -35,6 +35,7 @@ mod tag {
     pub(super) const TERMINAL: u16 = 15;
     pub(super) const OWN_TERMINALS: u16 = 16;
     pub(super) const PROTECTION_KEYS: u16 = 17;
+    pub(super) const SYSTEM_V: u16 = 18;
 }
 
 /// What a program has beside its first process.
@@ -110,6 +111,7 @@ fn of_image(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::TERMINAL, &image.terminal)?;
     put(&mut sections, tag::OWN_TERMINALS, &image.own_terminals)?;
     put(&mut sections, tag::PROTECTION_KEYS, &image.keys)?;
+    put(&mut sections, tag::SYSTEM_V, &image.system_v)?;
     Ok(sections)
 }
 
@@ -132,6 +134,7 @@ fn apply_to_image(sections: Vec<Section>, image: &mut ProgramImage) -> Result<()
             tag::TERMINAL => image.terminal = get(&bytes)?,
             tag::OWN_TERMINALS => image.own_terminals = get(&bytes)?,
             tag::PROTECTION_KEYS => image.keys = get(&bytes)?,
+            tag::SYSTEM_V => image.system_v = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

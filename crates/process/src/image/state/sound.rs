@@ -7,8 +7,8 @@ use base::limits;
 
 use super::ProgramState;
 use crate::image::{
-    Backing, Connection, FileKind, Kin, Mapping, Member, OwnTerminal, ProgramImage, Terminal, Tree, memory_files,
-    places, xstate,
+    Backing, Connection, FileKind, Kin, Mapping, Member, OwnTerminal, ProgramImage, Terminal, Tree, attachments,
+    memory_files, places, system_v_is_sound, xstate,
 };
 
 const SIGNALS: usize = 64;
@@ -25,6 +25,10 @@ pub(super) fn check(state: &ProgramState) -> Result<(), &'static str> {
     }
     if !places_are_sound(tree) {
         return Err("the memory of its processes lies in one place");
+    }
+    let objects = &tree.first().system_v;
+    if !tree.images().flat_map(attachments).all(|attachment| attachment.is_whole(objects)) {
+        return Err("a System V segment is attached in part");
     }
     if !handed_down_is_sound(tree) {
         return Err("its processes hand down what none can have");
@@ -58,6 +62,7 @@ fn check_image(image: &ProgramImage) -> Result<(), &'static str> {
         (image.connections.iter().all(Connection::is_sound), "a connection has addresses that none can have"),
         (image.terminal.as_ref().is_none_or(Terminal::is_sound), "its terminal has attributes that none has"),
         (image.own_terminals.iter().all(OwnTerminal::is_sound), "a terminal has attributes that none has"),
+        (system_v_is_sound(&image.system_v), "it has System V objects that no kernel has"),
         (image.keys.is_sound(), "memory has a protection key that it does not have"),
         (keys_are_of_mappings(image), "memory with a protection key is not its own"),
         (image.actions.len() == SIGNALS, "it has not as many actions as there are signals"),
@@ -168,7 +173,8 @@ fn offset_is_sound(mapping: &Mapping) -> bool {
         Backing::File { offset, .. }
         | Backing::SharedFile { offset, .. }
         | Backing::Object { offset, .. }
-        | Backing::Handed { offset, .. } => {
+        | Backing::Handed { offset, .. }
+        | Backing::Segment { offset, .. } => {
             offset.is_multiple_of(PAGE) && offset.checked_add(length).is_some_and(|end| i64::try_from(end).is_ok())
         }
     }
@@ -201,7 +207,11 @@ fn indices_are_sound(image: &ProgramImage) -> bool {
     let object = |object: usize| object < image.objects.len();
     let mapped = image.mappings.iter().all(|mapping| match mapping.backing {
         Backing::Object { object: index, .. } => object(index),
-        Backing::Anonymous | Backing::File { .. } | Backing::SharedFile { .. } | Backing::Handed { .. } => true,
+        Backing::Anonymous
+        | Backing::File { .. }
+        | Backing::SharedFile { .. }
+        | Backing::Handed { .. }
+        | Backing::Segment { .. } => true,
     });
     mapped
         && image.files.iter().all(|file| match file.kind {

@@ -1,8 +1,9 @@
-//! TCP connections whose two ends are in the program: they are read when all of its processes stand still.
+//! TCP connections whose two ends are in the program, or were: they are read when all of its processes stand still.
 
 use std::{
     collections::HashMap,
     io,
+    net::Ipv6Addr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
@@ -51,14 +52,19 @@ impl Connections {
     pub(super) fn complete(mut self, pid: i32, files: &mut Files) -> Result<(), Error> {
         for (own, other) in std::mem::take(&mut self.order) {
             // A socket that is connected to itself has no other end.
-            if own == other || !self.met.contains_key(&(other, own)) {
+            if own == other {
                 continue;
             }
-            let (Some(first), Some(second)) = (self.met.remove(&(own, other)), self.met.remove(&(other, own))) else {
-                continue;
+            let Some(first) = self.met.remove(&(own, other)) else { continue };
+            let second = self.met.remove(&(other, own));
+            let found = match &second {
+                Some(second) => read(&first, second),
+                None if is_inside(own, other) => read_alone(&first),
+                None => continue,
             };
-            let Some(ends) = read(&first, &second).of("read a connection", pid)? else { continue };
-            for (met, end) in [(&first, End::First), (&second, End::Second)] {
+            let Some(ends) = found.of("read a connection", pid)? else { continue };
+            for (met, end) in [(Some(&first), End::First), (second.as_ref(), End::Second)] {
+                let Some(met) = met else { continue };
                 files.files[met.file].kind = FileKind::Connection { connection: files.connections.len(), end };
             }
             files.connections.push(ends);
@@ -81,6 +87,25 @@ fn read(first: &Met, second: &Met) -> io::Result<Option<Connection>> {
         connections::end_of(other, second.local.clone(), second.peer.clone(), ends_at),
     ];
     Ok(Some(Connection { ends }))
+}
+
+/// The other end is closed.
+fn read_alone(end: &Met) -> io::Result<Option<Connection>> {
+    let max = CONNECTION_BYTES_MAX;
+    let read = Repair::begin(end.socket.as_fd())?.read(max)?;
+    if read.received.len() > max {
+        return Ok(None);
+    }
+    Ok(connections::with_closed_end(read, end.local.clone(), end.peer.clone()))
+}
+
+/// Whether both endpoints are of the sandbox: those of loopback, or the same address.
+fn is_inside((own, _): Endpoint, (other, _): Endpoint) -> bool {
+    let is_loopback = |address| {
+        let address = Ipv6Addr::from(address);
+        address.is_loopback() || address.to_ipv4_mapped().is_some_and(|four| four.is_loopback())
+    };
+    own == other || is_loopback(own) && is_loopback(other)
 }
 
 fn endpoint(address: &[u8]) -> Option<Endpoint> {

@@ -51,7 +51,7 @@ impl Builder<'_> {
             };
             image.files.iter().position(is_it)
         };
-        let (Some(first), Some(second)) = (file(End::First), file(End::Second)) else { return };
+        let Some(first) = file(End::First) else { return };
         let made = [&connection.ends[0], &connection.ends[1]].map(|end| self.repaired(end));
         for socket in made {
             self.repair(socket, repair::MODE, 0);
@@ -59,7 +59,13 @@ impl Builder<'_> {
         for (socket, end) in made.into_iter().zip(&connection.ends) {
             self.send_missing(socket, end);
         }
-        self.settle_pair(made, [&image.files[first], &image.files[second]]);
+        match file(End::Second) {
+            Some(second) => self.settle_pair(made, [&image.files[first], &image.files[second]]),
+            None => {
+                self.close(made[1]);
+                self.settle(made[0], &image.files[first].numbers);
+            }
+        }
     }
 
     fn repair(&mut self, socket: i32, name: i32, value: i32) {

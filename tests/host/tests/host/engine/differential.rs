@@ -60,6 +60,7 @@ pub(super) fn cases() -> Vec<Case> {
         "tree",
         "forks_children",
         "shared_with_child",
+        "system_v",
     ]
     .iter()
     .map(|name| differential(name, &[&format!("{PROGRAMS}/{name}")]))
