@@ -5,6 +5,8 @@
 #include <dirent.h>
 #include <netinet/in.h>
 #include <stddef.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -14,12 +16,14 @@ enum { FIFO_BYTES = 5, DIRECTORY_FILES = 20 };
 
 static int file, duplicate, again_opened, appending, directory_fd, null_fd, zero_fd, random_fd, counter, semaphore;
 static int pipe_ends[2], packet_pipe[2], fifo_reader, fifo_writer, sealed, memory_file, path_only;
-static int stream[2], datagram[2], packets[2], unix_path, unix_abstract, tcp_listener, tcp_ended, tcp_closed, udp, udp6;
+static int stream[2], datagram[2], packets[2], unix_path, unix_abstract, tcp_listener, tcp_ended, tcp_closed, netlink, udp, udp6;
 #define CLOSED_BYTES 30000
+#define HIGH_GROUP 33
 static int tcp_client, tcp_server, passed_holder[2];
 static unsigned char *mapped_memory_file;
 static DIR *directory;
 static struct sockaddr_in tcp_address, udp_address;
+static struct sockaddr_nl netlink_address;
 static char first_name[256];
 static int object, unreadable, neither, closed_directory, closed_fifo;
 static char *unwritable;
@@ -198,6 +202,13 @@ static void open_inet_sockets(void)
 	udp = bound(AF_INET, SOCK_DGRAM, &any, sizeof any);
 	bytes = sizeof udp_address;
 	getsockname(udp, (struct sockaddr *)&udp_address, &bytes);
+	struct sockaddr_nl groups = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR};
+	netlink = bound(AF_NETLINK, SOCK_RAW, &groups, sizeof groups);
+	int high_group = HIGH_GROUP, on = 1;
+	checked(setsockopt(netlink, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &high_group, sizeof high_group), "a high group");
+	checked(setsockopt(netlink, SOL_NETLINK, NETLINK_EXT_ACK, &on, sizeof on), "NETLINK_EXT_ACK");
+	bytes = sizeof netlink_address;
+	getsockname(netlink, (struct sockaddr *)&netlink_address, &bytes);
 	udp6 = socket(AF_INET6, SOCK_DGRAM, 0); // a host without IPv6 has none: not a failure
 	if (udp6 >= 0 && bind(udp6, (struct sockaddr *)&any6, sizeof any6) != 0)
 		udp6 = -1;
@@ -327,6 +338,29 @@ static void check_sockets(void)
 	probe_check(udp6 < 0 || getsockname(udp6, (struct sockaddr *)&address, &bytes) == 0, "UDP over IPv6");
 }
 
+/// It has its port and its groups, and the kernel answers it.
+static void check_netlink(void)
+{
+	struct sockaddr_nl now = {0};
+	uint32_t groups[8] = {0};
+	int on = 0;
+	socklen_t bytes = sizeof now, all = sizeof groups, one = sizeof on;
+	getsockname(netlink, (struct sockaddr *)&now, &bytes);
+	probe_check(now.nl_pid == netlink_address.nl_pid && now.nl_groups == netlink_address.nl_groups, "netlink address");
+	getsockopt(netlink, SOL_NETLINK, NETLINK_LIST_MEMBERSHIPS, groups, &all);
+	probe_check(groups[(HIGH_GROUP - 1) / 32] == 1u << (HIGH_GROUP - 1) % 32, "netlink group beyond those of the address");
+	getsockopt(netlink, SOL_NETLINK, NETLINK_EXT_ACK, &on, &one);
+	probe_check(on == 1, "netlink option");
+	struct {
+		struct nlmsghdr head;
+		struct ifinfomsg about;
+	} question = {{.nlmsg_len = sizeof question, .nlmsg_type = RTM_GETLINK, .nlmsg_flags = NLM_F_REQUEST}, {.ifi_index = 1}};
+	char answer[8192];
+	bool sent = send(netlink, &question, sizeof question, 0) == sizeof question;
+	ssize_t got = sent ? recv(netlink, answer, sizeof answer, 0) : -1;
+	probe_check(got > 0 && ((struct nlmsghdr *)answer)->nlmsg_type == RTM_NEWLINK, "netlink answer");
+}
+
 /// The one with both ends here goes on.
 static void check_connection(void)
 {
@@ -371,6 +405,7 @@ int main(int argc, char **argv)
 	check_pipes();
 	check_memory_files();
 	check_sockets();
+	check_netlink();
 	check_connection();
 	check_flags();
 	return probe_end();

@@ -86,7 +86,7 @@ pub use network::{Addresses, Destination, Domain, HeaderRule, Hidden, NetworkPol
 pub use node::{NodeInfo, PoolInfo};
 pub use recipe::{Origin, Recipe, RecipeEvent, RecipeStep};
 pub use sandbox::{
-    ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, MemoryUse, PauseEvent, PauseRequest,
+    ExecRequest, ExitStatus, ForkRequest, ForkResponse, Interpreter, MachineIds, MemoryUse, PauseEvent, PauseRequest,
     PauseResponse, PausedSandbox, ProcessInfo, Refusal, Relative, Removed, ResumeRequest, RunRequest, RunResponse,
     Sandbox, SandboxDetail, SandboxState, TIMED_OUT, TerminalSize, Usage,
 };

@@ -84,6 +84,8 @@ pub struct ProcessInfo {
     pub rss_bytes: u64,
     /// Its proportional share of resident memory, in bytes.
     pub pss_bytes: u64,
+    /// Resident memory that no other process has, in bytes.
+    pub own_bytes: u64,
 }
 
 /// A sandbox's memory, as its control group counts it: pages that it has made its own.
@@ -138,6 +140,17 @@ pub struct Usage {
     pub disk_total_bytes: u64,
 }
 
+/// What a sandbox is known by: new in each copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineIds {
+    /// `/etc/machine-id`
+    pub machine_id: String,
+    /// `/proc/sys/kernel/random/boot_id`
+    pub boot_id: String,
+    /// `/run/pando/generation`
+    pub generation: String,
+}
+
 /// Everything about one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxDetail {
@@ -152,6 +165,8 @@ pub struct SandboxDetail {
     pub rss_bytes: u64,
     /// Proportional share of all of them, in bytes.
     pub pss_bytes: u64,
+    /// Resident memory that each of them has alone, in bytes.
+    pub own_bytes: u64,
     /// What its memory limit has led to, if the kernel counts that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryUse>,
@@ -161,6 +176,12 @@ pub struct SandboxDetail {
     pub layers: Vec<String>,
     /// Its directory on the node.
     pub directory: String,
+    /// What it is known by beside its id; none of a paused one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineIds>,
+    /// The command that has run in it before its program went on, if it is a copy; empty: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_fork: Vec<String>,
 }
 
 /// Which interpreter runs a start's script.

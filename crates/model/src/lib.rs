@@ -30,9 +30,9 @@ pub use network::{Addresses, Destination, Domain, DomainName, Header, HeaderRule
 pub use node::{NodeInfo, PoolInfo};
 pub use recipe::{Action, BuildLevel, BuildLine, Origin, Recipe, Step};
 pub use sandbox::{
-    CommandSpec, ExitStatus, ForkSpec, Forks, Interpreter, MemoryUse, PauseReport, PausedSandbox, ProcessInfo,
-    Relative, ResumeOptions, RunSpec, Sandbox, SandboxDetail, SandboxState, SandboxUse, Started, TIMED_OUT, Takeover,
-    TerminalSize,
+    CommandSpec, ExitStatus, ForkSpec, Forks, Interpreter, MachineIds, MemoryUse, PauseReport, PausedSandbox,
+    ProcessInfo, Relative, ResumeOptions, RunSpec, Sandbox, SandboxDetail, SandboxState, SandboxUse, Started,
+    TIMED_OUT, Takeover, TerminalSize,
 };
 pub use store::{
     CheckpointVerification, Damage, GcOptions, GcReport, KeyRotation, PeerStats, StoreDamage, StoreReads,

@@ -97,6 +97,8 @@ pub struct ProcessInfo {
     pub rss_bytes: u64,
     /// Its proportional share of resident memory, in bytes.
     pub pss_bytes: u64,
+    /// Resident memory that no other process has, in bytes.
+    pub own_bytes: u64,
 }
 
 /// A sandbox's memory, as its control group counts it: pages that it has made its own.
@@ -125,6 +127,17 @@ pub struct SandboxUse {
     pub disk_total_bytes: u64,
 }
 
+/// What a sandbox is known by: new in each copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineIds {
+    /// `/etc/machine-id`
+    pub machine_id: String,
+    /// `/proc/sys/kernel/random/boot_id`
+    pub boot_id: String,
+    /// `/run/pando/generation`
+    pub generation: String,
+}
+
 /// Everything about one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxDetail {
@@ -138,6 +151,8 @@ pub struct SandboxDetail {
     pub rss_bytes: u64,
     /// Proportional share of all of them, in bytes.
     pub pss_bytes: u64,
+    /// Resident memory that each of them has alone, in bytes.
+    pub own_bytes: u64,
     /// What its memory limit has led to, if the kernel counts that.
     pub memory: Option<MemoryUse>,
     /// Its control group, as its pid 1 sees it on the node.
@@ -146,6 +161,10 @@ pub struct SandboxDetail {
     pub layers: Vec<String>,
     /// Its directory on the node.
     pub directory: String,
+    /// What it is known by beside its id; none of a paused one.
+    pub machine: Option<MachineIds>,
+    /// The command that has run in it before its program went on, if it is a copy; empty: none.
+    pub on_fork: Vec<String>,
 }
 
 /// Which interpreter runs a start's script.

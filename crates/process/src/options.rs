@@ -29,6 +29,7 @@ enum Of {
     Inet6,
     Tcp,
     Udp,
+    Netlink,
 }
 
 /// When the kernel changes its value by itself.
@@ -76,6 +77,7 @@ const IP: i32 = libc::IPPROTO_IP;
 const IPV6: i32 = libc::IPPROTO_IPV6;
 const TCP: i32 = libc::IPPROTO_TCP;
 const UDP: i32 = libc::IPPROTO_UDP;
+const NETLINK: i32 = 270;
 
 const SO_BUF_LOCK: i32 = 72;
 const SO_TXREHASH: i32 = 74;
@@ -212,6 +214,12 @@ const KNOWN: &[OptionRow] = &[
     row("UDP_GRO", UDP, 104, Of::Udp),
     row("SO_PEEK_OFF", SOCKET, libc::SO_PEEK_OFF, Of::Any),
     row("SO_LOCK_FILTER", SOCKET, 44, Of::Any),
+    row("NETLINK_PKTINFO", NETLINK, 3, Of::Netlink),
+    row("NETLINK_BROADCAST_ERROR", NETLINK, 4, Of::Netlink),
+    row("NETLINK_NO_ENOBUFS", NETLINK, 5, Of::Netlink),
+    row("NETLINK_CAP_ACK", NETLINK, 10, Of::Netlink),
+    row("NETLINK_EXT_ACK", NETLINK, 11, Of::Netlink),
+    row("NETLINK_GET_STRICT_CHK", NETLINK, 12, Of::Netlink),
 ];
 
 /// Whether an option is set last, when a socket has its queue and its filter: it would change or forbid these.
@@ -274,13 +282,15 @@ impl Values {
 impl Of {
     fn has(self, socket: SocketType) -> bool {
         let is_unix = socket.family == libc::AF_UNIX;
+        let is_inet = matches!(socket.family, libc::AF_INET | libc::AF_INET6);
         match self {
             Self::Any => true,
             Self::Unix => is_unix,
-            Self::Inet => !is_unix,
+            Self::Inet => is_inet,
             Self::Inet6 => socket.family == libc::AF_INET6,
-            Self::Tcp => !is_unix && socket.kind == libc::SOCK_STREAM,
-            Self::Udp => !is_unix && socket.kind == libc::SOCK_DGRAM,
+            Self::Tcp => is_inet && socket.kind == libc::SOCK_STREAM,
+            Self::Udp => is_inet && socket.kind == libc::SOCK_DGRAM,
+            Self::Netlink => socket.family == libc::AF_NETLINK,
         }
     }
 }

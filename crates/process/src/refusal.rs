@@ -105,6 +105,8 @@ pub enum Refusal {
         "{bytes} bytes of events wait at inotify instance {fd}, which a copy would not have: read them before the program is ready"
     )]
     InotifyEvents { fd: i32, bytes: u64 },
+    #[error("messages wait at netlink socket {fd}, which a copy would not have: read them before the program is ready")]
+    NetlinkMessages { fd: i32 },
     #[error("inotify instance {fd} watches something that was not found in the root filesystem (inode {inode})")]
     InotifyTarget { fd: i32, inode: u64 },
     #[error("{what} holds {bytes} bytes, more than the {max} that a fork carries")]
@@ -201,7 +203,13 @@ impl Refusal {
         match self {
             Self::OfProcess { refusal, .. } => refusal.may_pass(),
             refusal => {
-                matches!(refusal, Self::PendingTrap { .. } | Self::BusyTerminal { .. } | Self::InotifyEvents { .. })
+                matches!(
+                    refusal,
+                    Self::PendingTrap { .. }
+                        | Self::BusyTerminal { .. }
+                        | Self::InotifyEvents { .. }
+                        | Self::NetlinkMessages { .. }
+                )
             }
         }
     }

@@ -28,7 +28,12 @@ pub(crate) mod working_set;
 use std::mem::size_of;
 
 pub(crate) use copy::limit_bounding_set;
-use sys::{blob::OP_BYTES, namespace::CLOCK_TEXT_BYTES, pidfd::PIDFD_GET_CGROUP_NAMESPACE, remote::PAGE};
+use sys::{
+    blob::OP_BYTES,
+    namespace::CLOCK_TEXT_BYTES,
+    pidfd::PIDFD_GET_CGROUP_NAMESPACE,
+    remote::{PAGE, Range},
+};
 
 use crate::{
     image::{FileKind, Mapping, ProgramImage, Thread, Tree},
@@ -78,6 +83,12 @@ fn vdso_aside(arena: u64) -> u64 {
 /// The page that the processes of a copy share while they start: how many have not arrived, and 1 until all may go on.
 fn common_page(arena: u64) -> u64 {
     vdso_aside(arena) - PAGE
+}
+
+/// The room of an arena.
+fn room_of(arena: u64) -> Range {
+    let start = arena & !(ROOM_BYTES - 1);
+    Range { start, end: start + ROOM_BYTES }
 }
 
 /// The other half of the room of an arena.

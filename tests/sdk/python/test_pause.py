@@ -156,10 +156,10 @@ def test_resume_without_a_body(make) -> None:
 
 
 def begin_unforkable(sandbox):
-    """A command with what cannot be forked: a netlink socket."""
-    code = "import socket, time; s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW); print(1, flush=True); time.sleep(600)"
+    """A command with what cannot be forked: a pipe with an end that was opened twice."""
+    code = 'import os, time; r, w = os.pipe(); os.open(f"/proc/self/fd/{w}", os.O_WRONLY); time.sleep(600)'
     handle = sandbox.commands.run(f"python3 -c '{code}'; true", background=True, timeout=0)
-    eventually(lambda: "socket" in out(sandbox, "readlink /proc/[0-9]*/fd/3; true"), 10, "its socket")
+    eventually(lambda: "pipe" in out(sandbox, "readlink /proc/[0-9]*/fd/5; true"), 10, "its pipe")
     return handle
 
 

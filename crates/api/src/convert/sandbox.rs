@@ -2,8 +2,9 @@
 
 use super::checkpoint::keep;
 use crate::{
-    ExecRequest, ExitStatus, ForkResponse, Interpreter, MemoryUse, PauseRequest, PauseResponse, PausedSandbox,
-    ProcessInfo, Relative, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState, TerminalSize,
+    ExecRequest, ExitStatus, ForkResponse, Interpreter, MachineIds, MemoryUse, PauseRequest, PauseResponse,
+    PausedSandbox, ProcessInfo, Relative, ResumeRequest, RunRequest, RunResponse, Sandbox, SandboxDetail, SandboxState,
+    TerminalSize,
 };
 
 impl From<ExitStatus> for model::ExitStatus {
@@ -63,8 +64,10 @@ impl From<model::Relative> for Relative {
 }
 
 impl From<model::ProcessInfo> for ProcessInfo {
-    fn from(model::ProcessInfo { pid, inner_pid, name, threads, rss_bytes, pss_bytes }: model::ProcessInfo) -> Self {
-        Self { pid, inner_pid, name, threads, rss_bytes, pss_bytes }
+    fn from(
+        model::ProcessInfo { pid, inner_pid, name, threads, rss_bytes, pss_bytes, own_bytes }: model::ProcessInfo,
+    ) -> Self {
+        Self { pid, inner_pid, name, threads, rss_bytes, pss_bytes, own_bytes }
     }
 }
 
@@ -74,9 +77,28 @@ impl From<model::MemoryUse> for MemoryUse {
     }
 }
 
+impl From<model::MachineIds> for MachineIds {
+    fn from(model::MachineIds { machine_id, boot_id, generation }: model::MachineIds) -> Self {
+        Self { machine_id, boot_id, generation }
+    }
+}
+
 impl From<model::SandboxDetail> for SandboxDetail {
     fn from(
-        model::SandboxDetail { sandbox, uptime_ms, processes, rss_bytes, pss_bytes, memory, cgroup, layers, directory }: model::SandboxDetail,
+        model::SandboxDetail {
+            sandbox,
+            uptime_ms,
+            processes,
+            rss_bytes,
+            pss_bytes,
+            own_bytes,
+            memory,
+            cgroup,
+            layers,
+            directory,
+            machine,
+            on_fork,
+        }: model::SandboxDetail,
     ) -> Self {
         Self {
             sandbox: sandbox.into(),
@@ -84,10 +106,13 @@ impl From<model::SandboxDetail> for SandboxDetail {
             processes: processes.into_iter().map(Into::into).collect(),
             rss_bytes,
             pss_bytes,
+            own_bytes,
             memory: memory.map(Into::into),
             cgroup,
             layers,
             directory,
+            machine: machine.map(Into::into),
+            on_fork,
         }
     }
 }

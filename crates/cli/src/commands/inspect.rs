@@ -1,5 +1,7 @@
 //! `pando inspect`.
 
+mod uniqueness;
+
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -18,6 +20,9 @@ use crate::{
 pub(crate) struct Args {
     /// Identifier of the sandbox, or its beginning.
     id: SandboxName,
+    /// Only show what it shares with the sandbox or template that it was forked from, and what is its own.
+    #[arg(long)]
+    uniqueness: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -25,7 +30,16 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, client: &Client) -> Result<ExitCode> {
     let detail = client.sandbox(&args.id.find(Among::Node, client).await?).await?;
-    if args.json {
+    if args.uniqueness {
+        let (origin, all) = (uniqueness::origin(&detail.sandbox), uniqueness::of(&detail));
+        if args.json {
+            output::json(&serde_json::json!({ "origin": origin, "aspects": all }))?;
+        } else {
+            outln!("forked of {origin}\n");
+            let rows: Vec<_> = all.iter().map(uniqueness::Aspect::row).collect();
+            output::table(["IS", "WHAT", "HERE"], &rows);
+        }
+    } else if args.json {
         output::json(&detail)?;
     } else {
         print(&detail);

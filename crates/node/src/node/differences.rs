@@ -110,6 +110,7 @@ mod tests {
             threads: 1,
             rss_bytes: 0,
             pss_bytes: 0,
+            own_bytes: 0,
         };
         let [one, other] = only_of_each([
             vec![process(1, "init"), process(2, "a"), process(3, "b")],

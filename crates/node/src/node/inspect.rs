@@ -6,9 +6,10 @@ use std::{
 };
 
 use base::id::SandboxId;
-use model::{ProcessInfo, SandboxDetail, SandboxState};
+use model::{MachineIds, ProcessInfo, SandboxDetail, SandboxState};
 use procfs::Fields;
 use rustix::io::Errno;
+use sandbox::Machine;
 
 use super::{Node, now_ms};
 use crate::error::{Context, Result};
@@ -32,12 +33,28 @@ impl Node {
             uptime_ms: now_ms().saturating_sub(record.created_ms),
             rss_bytes: sum(|process| process.rss_bytes),
             pss_bytes: sum(|process| process.pss_bytes),
+            own_bytes: sum(|process| process.own_bytes),
             processes,
             memory: self.host.cgroups.memory_of(id).and_then(|group| group.read()).map(to_model),
             cgroup: group.display().to_string(),
             layers: layers.iter().map(|layer| layer.display().to_string()).collect(),
             directory: self.home(id).display().to_string(),
+            machine: (record.state != SandboxState::Paused).then(|| self.machine_ids(id)),
+            on_fork: match (record.program(), &record.parent, record.spec) {
+                // Without memory nothing had to be told.
+                (Some(_), _, Some(spec)) | (None, Some(_), Some(spec)) => spec.on_fork,
+                _ => Vec::new(),
+            },
         })
+    }
+}
+
+impl Node {
+    fn machine_ids(&self, id: &SandboxId) -> MachineIds {
+        let Machine { machine_id, boot_id, generation } = Machine::read(&self.host.changes.of(id));
+        let [machine_id, boot_id, generation] =
+            [machine_id, boot_id, generation].map(|line| line.trim_end().to_owned());
+        MachineIds { machine_id, boot_id, generation }
     }
 }
 
@@ -84,6 +101,7 @@ pub(super) fn process(pid: i32) -> Option<ProcessInfo> {
         threads: status.get("Threads")?.parse().ok()?,
         rss_bytes: bytes("Rss"),
         pss_bytes: bytes("Pss"),
+        own_bytes: bytes("Private_Clean") + bytes("Private_Dirty"),
     })
 }
 
@@ -94,7 +112,9 @@ mod tests {
     #[test]
     fn this_process_can_be_described() {
         let own = process(std::process::id() as i32).unwrap();
-        assert!(own.threads >= 1 && own.rss_bytes >= own.pss_bytes && own.pss_bytes > 0);
+        assert!(
+            own.threads >= 1 && own.rss_bytes >= own.pss_bytes && own.pss_bytes >= own.own_bytes && own.own_bytes > 0
+        );
         assert!(process(i32::MAX).is_none());
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn divide(common: Common, tree: &mut Tree) -> Vec<Refusal> {
     let mut numbers = tree.handed_from..;
     let objects = divide_objects(&common, &makers.objects, &mut tree.members, &mut numbers);
     divide_files(common, &makers.files, &objects, &mut tree.members, &mut numbers);
-    tree.members.iter().flat_map(|member| orphaned(member, tree.handed_from)).collect()
+    tree.members.iter().flat_map(|member| orphaned(member, tree)).collect()
 }
 
 /// Who makes what.
@@ -280,9 +280,9 @@ fn moved<T: Clone>(what: &T, to: &mut Vec<T>) -> usize {
 }
 
 /// What only descendants of its maker have, and needs more than to be made: its maker has closed it when all else is there.
-fn orphaned(member: &Member, handed_from: i32) -> Vec<Refusal> {
+fn orphaned(member: &Member, tree: &Tree) -> Vec<Refusal> {
     let image = &member.image;
-    let is_handed = |number: &i32| handed_from > 0 && *number >= handed_from;
+    let is_handed = |number: &i32| tree.handed_from > 0 && *number >= tree.handed_from;
     let mut found = Vec::new();
     for (at, file) in image.files.iter().enumerate() {
         let Some((number, _)) = file.numbers.first().filter(|(number, _)| is_handed(number)) else { continue };
@@ -296,7 +296,19 @@ fn orphaned(member: &Member, handed_from: i32) -> Vec<Refusal> {
             _ => continue,
         };
         let what = format!("{what} that several processes share, and their common parent has closed");
-        found.push(Refusal::UnknownDescriptor { fd: *number, what });
+        found.extend(heir(tree, *number).map(|(heir, fd)| {
+            let thread = &heir.image.threads[0];
+            let name = String::from_utf8_lossy(&thread.name);
+            Refusal::UnknownDescriptor { fd, what }.of_process(thread.tid, name.trim_end_matches('\0'))
+        }));
     }
     found
+}
+
+/// The first process that has what is handed down by this number, and its descriptor there.
+fn heir(tree: &Tree, number: i32) -> Option<(&Member, i32)> {
+    tree.members.iter().find_map(|member| {
+        let (_, own) = member.kin.inherited.iter().find(|(handed, _)| *handed == number)?;
+        Some((member, own.first()?.0))
+    })
 }

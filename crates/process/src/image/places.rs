@@ -9,6 +9,8 @@ use super::Tree;
 const STEP: u64 = 64 << 30;
 /// Up to all addresses.
 const TRIES: u64 = 1 << 11;
+/// End of user addresses with four-level page tables.
+pub(crate) const USER_END: u64 = 0x7fff_ffff_f000;
 /// Below is what no program may map (`vm.mmap_min_addr`).
 const LOWEST: u64 = 1 << 16;
 
@@ -52,6 +54,24 @@ pub(crate) fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
     joined
 }
 
+/// So many free addresses, from a multiple of their number on that is `first` or above, or else above the lowest that programs get. None of `taken`,
+/// which are in order, has one of them.
+pub(crate) fn find_free(taken: &[Range], first: u64, bytes: u64) -> Option<Range> {
+    let unit = bytes.next_power_of_two();
+    let from = |lowest: u64, end: u64| {
+        let mut start = lowest.next_multiple_of(unit);
+        let mut next = taken.partition_point(|range| range.end <= start);
+        while start.checked_add(bytes).is_some_and(|room| room <= end) {
+            match taken.get(next).filter(|range| range.start < start + bytes) {
+                None => return Some(Range { start, end: start + bytes }),
+                Some(range) => (start, next) = (range.end.max(start).next_multiple_of(unit), next + 1),
+            }
+        }
+        None
+    };
+    from(first, USER_END).or_else(|| from(LOWEST, USER_END))
+}
+
 /// Whether none of these ranges, which are in order, has an address of `range`.
 pub(crate) fn is_free(taken: &[Range], range: Range) -> bool {
     let at = taken.partition_point(|taken| taken.end <= range.start);
@@ -81,5 +101,16 @@ mod tests {
         assert!(
             is_free(&ranges, range(25, 40)) && !is_free(&ranges, range(24, 26)) && !is_free(&ranges, range(49, 60))
         );
+    }
+
+    #[test]
+    fn free_addresses_are_found_behind_what_is_taken_and_then_below() {
+        const ROOM: u64 = 1 << 32;
+        let found = |taken: &[Range], first| find_free(taken, first, ROOM).map(|range| range.start);
+        assert_eq!(found(&[], 8 * ROOM), Some(8 * ROOM));
+        assert_eq!(found(&[range(8 * ROOM + 1, 8 * ROOM + 2)], 8 * ROOM), Some(9 * ROOM));
+        assert_eq!(found(&[range(ROOM, 8 * ROOM + 1), range(9 * ROOM, 12 * ROOM)], 8 * ROOM), Some(12 * ROOM));
+        assert_eq!(found(&[range(8 * ROOM, USER_END)], 8 * ROOM), Some(ROOM));
+        assert_eq!(found(&[range(0, USER_END)], 8 * ROOM), None);
     }
 }

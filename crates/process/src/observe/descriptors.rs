@@ -69,6 +69,12 @@ pub(crate) fn place_of(holders: &[Holder<'_>], number: i32) -> (i32, i32) {
     (holders[table::process_of(number)].pid, table::fd_of(number))
 }
 
+/// What is refused of the descriptor that a number of [`table`] names, said of its process.
+pub(crate) fn refused(holders: &[Holder<'_>], number: i32, of: impl FnOnce(i32) -> Refusal) -> Vec<Refusal> {
+    let at = table::process_of(number);
+    holders[at].blame(at, vec![of(table::fd_of(number))])
+}
+
 /// Devices that are the same in every sandbox.
 const DEVICES: &[&[u8]] = &[b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"];
 

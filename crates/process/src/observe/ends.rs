@@ -8,20 +8,24 @@ use std::{
 use crate::{
     error::{Context, Error},
     image::{End, FileKind, OpenFile, Socket, table},
-    observe::{descriptors::Holder, files::Files, sockets::shown},
+    observe::{
+        descriptors::{Holder, refused},
+        files::Files,
+        sockets::shown,
+    },
     refusal::Refusal,
 };
 
 /// Refuses what has another end elsewhere. `pipes` are the inodes of pipes and their indices.
 pub(crate) fn check(holders: &[Holder<'_>], files: &mut Files, pipes: &HashMap<u64, usize>) -> Result<(), Error> {
     check_pipes(holders, files, pipes)?;
-    check_senders(files);
-    check_peers(files);
+    check_senders(holders, files);
+    check_peers(holders, files);
     Ok(())
 }
 
 /// What waits at a datagram socket is sent again by the socket that sent it.
-fn check_senders(files: &mut Files) {
+fn check_senders(holders: &[Holder<'_>], files: &mut Files) {
     let names = files.files.iter().filter_map(|file| match &file.kind {
         FileKind::Socket(socket) => socket.address.as_deref(),
         _ => None,
@@ -29,18 +33,18 @@ fn check_senders(files: &mut Files) {
     let of_pairs = files.added.sockets.iter().filter_map(|(_, state)| Some(&*state.name.as_ref()?.address));
     let names: HashSet<&[u8]> = names.chain(of_pairs).collect();
     for (file, state) in &files.added.sockets {
-        let fd = table::fd_of(files.files[*file].numbers[0].0);
+        let number = files.files[*file].numbers[0].0;
         let from =
             state.queue.iter().map(|message| &*message.from).find(|from| from.len() > 2 && !names.contains(from));
         if let Some(from) = from {
             let what = format!("a socket at which a message of another one ({}) waits", shown(from));
-            files.refusals.push(Refusal::UnknownDescriptor { fd, what });
+            files.refusals.extend(refused(holders, number, |fd| Refusal::UnknownDescriptor { fd, what }));
         }
     }
 }
 
 /// Sockets are connected by address, and a socket to its peer before that one is connected to another.
-fn check_peers(files: &mut Files) {
+fn check_peers(holders: &[Holder<'_>], files: &mut Files) {
     let all = || files.files.iter().enumerate();
     let pairs = all().filter_map(|(index, file)| match file.kind {
         FileKind::UnixPair { pair, .. } if files.pairs[pair].kind == libc::SOCK_DGRAM => Some((index, pair)),
@@ -59,13 +63,13 @@ fn check_peers(files: &mut Files) {
     }
     let sockets = all().filter_map(|(_, file)| match &file.kind {
         FileKind::Socket(socket) if (socket.family, socket.kind) == (libc::AF_UNIX, libc::SOCK_DGRAM) => {
-            Some((table::fd_of(file.numbers[0].0), socket))
+            Some((file.numbers[0].0, socket))
         }
         _ => None,
     });
     let sockets: Vec<_> = sockets.collect();
     sockets.iter().filter_map(|(_, socket)| socket.address.as_deref()).for_each(|address| note(address, None));
-    let refusal = |(fd, socket): &(i32, &Socket)| {
+    let refusal = |(number, socket): &(i32, &Socket)| {
         let peer = socket.peer.as_deref()?;
         let why = match by_address.get(peer)? {
             (_, true) => "a name that several of its sockets have",
@@ -73,9 +77,9 @@ fn check_peers(files: &mut Files) {
             _ => return None,
         };
         let what = format!("a socket that sends to another one ({}), {why}", shown(peer));
-        Some(Refusal::UnknownDescriptor { fd: *fd, what })
+        Some(refused(holders, *number, |fd| Refusal::UnknownDescriptor { fd, what }))
     };
-    let refusals: Vec<Refusal> = sockets.iter().filter_map(refusal).collect();
+    let refusals: Vec<Refusal> = sockets.iter().filter_map(refusal).flatten().collect();
     files.refusals.extend(refusals);
 }
 
@@ -87,14 +91,14 @@ fn check_pipes(holders: &[Holder<'_>], files: &mut Files, pipes: &HashMap<u64, u
         match ends[..] {
             [(_, first), (_, second)] if first != second => {}
             [(number, _)] => {
-                let (holder, fd) = (&holders[table::process_of(number)], table::fd_of(number));
-                if !is_other_end_closed(&holder.duplicate(fd)?).of("poll a pipe", holder.pid)? {
-                    refusals.push(Refusal::ForeignPipe { fd });
+                let holder = &holders[table::process_of(number)];
+                if !is_other_end_closed(&holder.duplicate(table::fd_of(number))?).of("poll a pipe", holder.pid)? {
+                    refusals.extend(refused(holders, number, |fd| Refusal::ForeignPipe { fd }));
                 }
             }
             [(number, _), ..] => {
                 let what = "a pipe with an end that was opened twice".into();
-                refusals.push(Refusal::UnknownDescriptor { fd: table::fd_of(number), what });
+                refusals.extend(refused(holders, number, |fd| Refusal::UnknownDescriptor { fd, what }));
             }
             [] => {}
         }

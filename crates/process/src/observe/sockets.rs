@@ -2,6 +2,7 @@
 
 mod fresh;
 mod groups;
+mod netlink;
 mod queue;
 mod tcp;
 
@@ -17,6 +18,7 @@ use std::{
 
 use fresh::{Fresh, inside};
 use groups::Group;
+use netlink::Netlink;
 use procfs::IdMaps;
 use queue::Queue;
 use sys::{
@@ -140,8 +142,22 @@ impl<'a> Reader<'a> {
                 self.read_tcp(found, listens, files.files.len())
             }
             (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) if protocol == libc::IPPROTO_UDP => self.read_udp(found),
+            (libc::AF_NETLINK, _) => self.read_netlink(found),
             _ => Err(Refusal::SocketKind { fd, family, socket_type: kind }.into()),
         }
+    }
+
+    fn read_netlink(&mut self, found: Found<'_>) -> Result<(FileKind, AddedSocket), NotRead> {
+        let Netlink { address, peer, groups, has_messages } =
+            Netlink::read(found.socket).of("read a netlink socket", self.pid)?;
+        if has_messages {
+            return Err(Refusal::NetlinkMessages { fd: found.fd }.into());
+        }
+        let mut state = self.state(found, Phase::Quiet)?;
+        state.options.extend(groups);
+        let SocketType { family, kind, protocol } = found.of;
+        let socket = Socket { family, kind, protocol, options: Vec::new(), address, peer, listening: None, path: None };
+        Ok((FileKind::Socket(socket), state))
     }
 
     /// The ends of connections, when all have been met: what has its other end elsewhere is reset in a copy.

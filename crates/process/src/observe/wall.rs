@@ -14,7 +14,7 @@ use sys::remote;
 use crate::{
     error::{Context, Error},
     image::{FileKind, OpenFile, WallTimer},
-    observe::descriptors::{Holder, place_of},
+    observe::descriptors::{Holder, place_of, refused},
     refusal::Refusal,
 };
 
@@ -41,7 +41,7 @@ pub(crate) fn of_descriptors(
         }
         let mut info = Fields::read(path.clone())?;
         if was_cancelled(&info)? {
-            refusals.push(Refusal::CancelledTimer { fd });
+            refusals.extend(refused(holders, *number, |fd| Refusal::CancelledTimer { fd }));
         }
         if is_due {
             ask(pid, fd)?;

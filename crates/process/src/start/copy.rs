@@ -208,7 +208,7 @@ impl Copy<'_> {
         limits(arena, script, image, |resource| is_set_last(resource, image));
         descend::meet(self, arena, script, at);
         if at == 0 {
-            system_v::let_go(script, self.tree);
+            system_v::let_go(arena, script, self.tree);
             let nothing = arena.words(&[0, 0]);
             mailbox.report(arena, script, kind::READY, nothing);
             let at_once = mailbox.only(script, PARKED);

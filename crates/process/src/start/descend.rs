@@ -14,8 +14,6 @@ use crate::{
     script::{Arena, Arg, Check, Script},
 };
 
-/// End of user addresses with four-level page tables.
-const USER_END: u64 = 0x7fff_ffff_f000;
 const RLIMIT_CORE: usize = libc::RLIMIT_CORE as usize;
 /// Bytes of a signal mask.
 const MASK_BYTES: u64 = 8;
@@ -271,7 +269,7 @@ fn move_in(tree: &Tree, arena: &Arena, script: &mut Script, at: usize) {
     if stays {
         kept.extend(parent.vdso.iter().map(|(_, range)| *range));
     }
-    for range in places::between(&places::joined(kept.into_iter()), USER_END) {
+    for range in places::between(&places::joined(kept.into_iter()), places::USER_END) {
         unmap(script, range);
     }
     if !stays {

@@ -6,16 +6,14 @@ use sys::{
     system_v::Kind,
 };
 
+use super::room_of;
 use crate::{
     image::{ProgramImage, SystemV, SystemVContent, Tree, attachments, places},
     script::{Arena, Check, Script},
 };
 
-/// Where the first process has all segments until all processes have theirs: far from where kernels and runtimes place things, and from rooms for
-/// arenas.
+/// Where the first process has all segments until all processes have theirs: far from where kernels and runtimes place things.
 const FIRST: u64 = 0x3d00_0000_0000;
-const STEP: u64 = 1 << 36;
-const TRIES: u64 = 16;
 
 /// `SHM_EXEC` of `linux/shm.h`.
 const SHM_EXEC: i32 = 0o100_000;
@@ -24,7 +22,7 @@ const ACCESS: u32 = 0o777;
 
 /// Adds the filling of all objects, with every right there is.
 pub(super) fn fill(arena: &mut Arena, script: &mut Script, tree: &Tree) {
-    let mut free = first_free(tree);
+    let mut free = first_free(tree, arena.base());
     for object in &tree.first().system_v {
         set_owner(arena, script, object);
         match &object.content {
@@ -96,8 +94,8 @@ fn set_owner(arena: &mut Arena, script: &mut Script, object: &SystemV) {
 }
 
 /// Adds the giving up of what the first process has for the others, when they all have theirs.
-pub(super) fn let_go(script: &mut Script, tree: &Tree) {
-    let mut at = first_free(tree);
+pub(super) fn let_go(arena: &Arena, script: &mut Script, tree: &Tree) {
+    let mut at = first_free(tree, arena.base());
     for object in tree.first().system_v.iter().filter(|object| object.kind == Kind::Segment) {
         script.call(libc::SYS_shmdt, [at.into()], Check::Success);
         at += object.amount().next_multiple_of(PAGE);
@@ -126,11 +124,10 @@ pub(super) fn attach(script: &mut Script, image: &ProgramImage) {
     }
 }
 
-/// Where nothing of the tree lies, neither in the zygote nor in any process.
-fn first_free(tree: &Tree) -> u64 {
+/// Where nothing of the tree lies, neither in the zygote nor in any process, nor the room of the arena at `arena`.
+fn first_free(tree: &Tree, arena: u64) -> u64 {
     let bytes: u64 = tree.first().system_v.iter().map(|object| object.amount().next_multiple_of(PAGE)).sum();
     let mapped = tree.members.iter().flat_map(|member| member.mapped().chain(member.parked()));
-    let taken = places::joined(mapped);
-    let mut tried = (0..TRIES).map(|n| FIRST + n * STEP);
-    tried.find(|start| places::is_free(&taken, Range { start: *start, end: start + bytes })).unwrap_or(FIRST)
+    let taken = places::joined(mapped.chain([room_of(arena)]));
+    places::find_free(&taken, FIRST, bytes.max(PAGE)).map_or(FIRST, |range| range.start)
 }

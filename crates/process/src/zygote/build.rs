@@ -27,7 +27,7 @@ use super::{
 use crate::{
     capture::{Capture, inject},
     error::{Context, Error},
-    image::{Command, Member, OwnTerminal, ProgramImage, Tree},
+    image::{Command, Member, OwnTerminal, ProgramImage, Tree, places},
     script::{Arena, Arg, Check, Script},
     start::{self, ASIDE_BYTES, CopyMemory, HALF_BYTES, ROOM_BYTES, kind},
 };
@@ -72,13 +72,10 @@ pub struct Restored {
     pub faults: Option<OwnedFd>,
 }
 
-/// Addresses tried for the arena's room: far from where kernels and runtimes place things.
+/// Where an arena's room is if that is free: far from where kernels and runtimes place things.
 const ROOM_FIRST: u64 = 0x3f00_0000_0000;
-const ROOM_TRIES: u64 = 64;
 /// What lies behind an arena in its half: the page that the processes of a copy share, and where the vDSO is moved through.
 const ARENA_BYTES_MAX: u64 = HALF_BYTES - ASIDE_BYTES - PAGE;
-/// End of user addresses with four-level page tables.
-const USER_END: u64 = 0x7fff_ffff_f000;
 
 /// Builds a zygote of a captured program. It becomes a child of the nearest subreaper (the keeper).
 pub fn build(capture: &Capture, spec: &BuildSpec<'_>) -> Result<Zygote, Error> {
@@ -356,12 +353,8 @@ fn set_coredump_filter(pid: i32, filter: Option<u32>) -> Result<(), Error> {
 /// A range that is free in all processes of the program, and in this one.
 fn free_room(tree: &Tree, own: &[MapLine]) -> Result<Range, Error> {
     let mapped = tree.members.iter().flat_map(Member::mapped).chain(tree.parked().map(|(_, range)| range));
-    let taken: Vec<Range> = mapped.chain(own.iter().map(|line| line.range)).collect();
-    (0..ROOM_TRIES)
-        .map(|n| ROOM_FIRST + n * ROOM_BYTES)
-        .map(|start| Range { start, end: start + ROOM_BYTES })
-        .find(|room| taken.iter().all(|range| range.end <= room.start || room.end <= range.start))
-        .ok_or(Error::NoRoom { bytes: ROOM_BYTES })
+    let taken = places::joined(mapped.chain(own.iter().map(|line| line.range)));
+    places::find_free(&taken, ROOM_FIRST, ROOM_BYTES).ok_or(Error::NoRoom { bytes: ROOM_BYTES })
 }
 
 /// Adds the unmapping of everything but the arena, with the vDSO moved to where the program has it.
@@ -377,7 +370,7 @@ fn clear_address_space(script: &mut Script, room: Range, own: &[MapLine], image:
         remap(script, start, aside + (start - our_base), end - start);
     }
     script.call(libc::SYS_munmap, [0u64.into(), room.start.into()], Check::Success);
-    script.call(libc::SYS_munmap, [room.end.into(), (USER_END - room.end).into()], Check::Success);
+    script.call(libc::SYS_munmap, [room.end.into(), (places::USER_END - room.end).into()], Check::Success);
     for line in &ours {
         let Range { start, end } = line.range;
         remap(script, aside + (start - our_base), image_base + (start - our_base), end - start);

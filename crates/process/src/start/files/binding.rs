@@ -47,14 +47,18 @@ pub(super) fn crowds(image: &ProgramImage) -> HashMap<Port, Crowd> {
 }
 
 fn port(socket: &Socket) -> Option<Port> {
-    let address = socket.address.as_ref().filter(|_| socket.family != libc::AF_UNIX)?;
+    let address = socket.address.as_ref().filter(|_| is_internet(socket))?;
     let port = u16::from_be_bytes([*address.get(2)?, *address.get(3)?]);
     (port != 0).then_some((socket.kind, port))
 }
 
+fn is_internet(socket: &Socket) -> bool {
+    matches!(socket.family, libc::AF_INET | libc::AF_INET6)
+}
+
 /// The flag by which a socket is bound to an address, and takes a port later.
 fn without_port(socket: &Socket) -> Option<Flag> {
-    let is_bound = socket.address.is_some() && socket.family != libc::AF_UNIX;
+    let is_bound = socket.address.is_some() && is_internet(socket);
     (is_bound && port(socket).is_none()).then_some((libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT))
 }
 

@@ -140,7 +140,7 @@ fn crowded(_: &Shared, node: &mut Node) -> Result<()> {
     let held = begin_unforkable(node, &id)?;
     for command in [vec!["fork", &id], vec!["pause", &id], vec!["checkpoint", &id]] {
         let answer = node.pando(&command)?;
-        let says = ["(python3)", "socket", "--files-only"];
+        let says = ["(python3)", "a pipe", "--files-only"];
         ensure!(answer.code == 5 && says.iter().all(|part| answer.stderr.contains(part)), "{command:?}: {answer}");
     }
     let copy = fork(node, &["--files-only", &id])?.remove(0);
@@ -153,9 +153,9 @@ fn crowded(_: &Shared, node: &mut Node) -> Result<()> {
     expect_marked(node, &copy)
 }
 
-/// A command that has what cannot be forked: a netlink socket.
+/// A command that has what cannot be forked: a pipe with an end that was opened twice.
 pub(super) fn begin_unforkable(node: &Node, id: &str) -> Result<Running> {
-    let script = "import socket, time\ns = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)\nprint('begun', flush=True)\ntime.sleep(1000000)";
+    let script = "import os, time\nr, w = os.pipe()\nos.open(f'/proc/self/fd/{w}', os.O_WRONLY)\nprint('begun', flush=True)\ntime.sleep(1000000)";
     let command = node.begin(&["exec", id, "--", "/usr/bin/python3", "-c", script])?;
     ensure!(command.first_line()? == "begun", "the command did not begin");
     Ok(command)
@@ -266,7 +266,7 @@ fn rebooted(shared: &Shared, node: &mut Node) -> Result<()> {
     mark(node, &id)?;
     let (who, boot_id) = (machine(node, &id)?, boot(node, &id)?);
     let command = begin_unforkable(node, &id)?;
-    fails(node, &["pause", &id], 5, "socket")?;
+    fails(node, &["pause", &id], 5, "a pipe")?;
     let paused = node.json(&["pause", "--files-only", &id, "--json"])?;
     ensure!(paused["sandbox"]["state"] == "paused" && paused["memory_bytes"] == 0, "{paused}");
     ensure!(command.end()?.code != 0, "the command goes on");

@@ -1,6 +1,7 @@
 //! Live fork: what was before it is in the copies, what comes later is each one's own, and the source goes on.
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use testkit::{node::Node, runner::Case};
 
 use super::files_only::begin_unforkable;
@@ -12,6 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("live_fork::a_file_that_is_written_all_the_time_has_no_gap", diary),
         Case::new("live_fork::the_tree_shows_who_was_forked_from_whom", || case(tree)),
         Case::new("live_fork::two_sandboxes_are_compared", || case(compared)),
+        Case::new("live_fork::a_copy_tells_what_is_its_own", || case(own)),
         Case::new("live_fork::copies_outlive_their_source", || case(source_removed)),
         Case::new("live_fork::a_command_that_cannot_be_forked_is_refused_with_the_reason", || case(unforkable)),
     ]
@@ -62,6 +64,34 @@ fn compared(node: &Node) -> Result<()> {
     node.ok(&["pause", &copies[1]])?;
     let answer = node.pando(&["diff", &source, &copies[1]])?;
     ensure!(answer.code != 0 && answer.stderr.contains("paused"), "{answer}");
+    Ok(())
+}
+
+fn own(node: &Node) -> Result<()> {
+    let source = start(node)?;
+    let copy = fork(node, &source, 1)?.remove(0);
+    let of = |id: &str| node.json(&["inspect", id, "--uniqueness", "--json"]);
+    let detail = |all: &Value, relation: &str, what: &str| -> Result<String> {
+        let mut aspects = all["aspects"].as_array().context("no aspects")?.iter();
+        let found = aspects.find(|aspect| aspect["relation"] == relation && aspect["what"] == what);
+        let found = found.with_context(|| format!("no {relation} {what}: {all}"))?;
+        Ok(found["detail"].as_str().context("no text")?.to_owned())
+    };
+    let (one, other) = (of(&source)?, of(&copy)?);
+    ensure!(one["origin"] == "template geo" && other["origin"] == format!("sandbox {source}"), "{one} {other}");
+    for (what, file) in [
+        ("host name", "/proc/sys/kernel/hostname"),
+        ("machine id", "/etc/machine-id"),
+        ("boot id", "/proc/sys/kernel/random/boot_id"),
+        ("generation", "/run/pando/generation"),
+    ] {
+        let here = detail(&other, "own", what)?;
+        ensure!(here != detail(&one, "own", what)?, "both have the {what} {here}");
+        ensure!(node.shell(&copy, &format!("cat {file}"))?.trim_end() == here, "{what}: {here}");
+    }
+    ensure!(detail(&other, "copied", "random numbers")?.contains("generators"), "{other}");
+    let shown = node.ok(&["inspect", &copy, "--uniqueness"])?;
+    ensure!(shown.contains(&format!("forked of sandbox {source}")) && shown.contains("shared  memory"), "{shown}");
     Ok(())
 }
 
@@ -188,11 +218,11 @@ fn unforkable(node: &Node) -> Result<()> {
     let source = start(node)?;
     let exec = begin_unforkable(node, &source)?;
     let answer = node.pando(&["fork", &source])?;
-    ensure!(answer.code == 5 && answer.stderr.contains("(python3)") && answer.stderr.contains("socket"), "{answer}");
+    ensure!(answer.code == 5 && answer.stderr.contains("(python3)") && answer.stderr.contains("a pipe"), "{answer}");
     let examined = node.pando(&["doctor", "--sandbox", &source, "--json"])?;
     let found: serde_json::Value = serde_json::from_str(&examined.stdout)?;
     let reason = &found["refusals"][0]["reason"];
-    ensure!(examined.code == 5 && found["refusals"][0]["kind"] == "socket_kind", "{examined}");
+    ensure!(examined.code == 5 && found["refusals"][0]["kind"] == "unknown_descriptor", "{examined}");
     ensure!(reason.as_str().is_some_and(|reason| answer.stderr.contains(reason)), "{reason}, but the fork: {answer}");
     exec.signal(rustix::process::Signal::INT)?;
     ensure!(exec.end()?.code == 130, "exit code of an interrupted exec");
