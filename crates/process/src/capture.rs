@@ -67,6 +67,9 @@ const START_MAX: Duration = Duration::from_secs(10);
 /// How long a refusal that may pass is waited out.
 const PASS_MAX: Duration = Duration::from_secs(1);
 
+/// How long a capture is begun anew because a process has ended in the middle, or executed another program.
+const CHANGES_MAX: Duration = Duration::from_secs(3);
+
 /// How long other processes of the sandbox that are about to end are waited for.
 const OTHERS_END_MAX: Duration = Duration::from_millis(100);
 
@@ -160,6 +163,17 @@ impl Examined {
 /// Why these processes and their descendants could not be forked; empty if they could. Changes nothing and stops nothing, so that a running program
 /// may have changed by the time the answer is read.
 pub fn examine(examined: &Examined) -> Result<Vec<Refusal>, Error> {
+    let began = Instant::now();
+    loop {
+        match examine_once(examined) {
+            Err(Error::Refused(refusals)) => return Ok(refusals),
+            Err(error) if error.is_of_change() && kin::runs(examined.pid) && began.elapsed() < CHANGES_MAX => {}
+            examined => return examined,
+        }
+    }
+}
+
+fn examine_once(examined: &Examined) -> Result<Vec<Refusal>, Error> {
     let Examined { pid, init, commands, without_program, streams } = examined;
     let (pid, mut refusals) = (*pid, Vec::new());
     let relatives = kin::find(pid, *init, commands)?;
@@ -282,6 +296,11 @@ fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Er
                 // The source goes on meanwhile: at least nine tenths of the time, whatever a stop takes.
                 let took = attempt.elapsed();
                 std::thread::sleep((took * 9).clamp(OTHERS_END_MAX / 20, PASS_MAX / 2));
+            }
+            // Another attempt finds what is there now.
+            Err(error) if !has_cut && error.is_of_change() && kin::runs(spec.pid) && began.elapsed() < CHANGES_MAX => {
+                tracing::debug!(error = &error as &dyn std::error::Error, "captured again");
+                std::thread::sleep(OTHERS_END_MAX / 20);
             }
             Err(Error::Refused(refusals)) => {
                 let refusals = with_parts(spec, refusals);

@@ -2,7 +2,10 @@
 
 use std::{fmt, io};
 
-use crate::refusal::{Refusal, Unfit};
+use crate::{
+    refusal::{Refusal, Unfit},
+    stop::stopped::ENDED,
+};
 
 /// What the engine could not do.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +79,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it may be about a process that has ended, or executed another program, while it was looked at.
+    pub(crate) fn is_of_change(&self) -> bool {
+        let changed = |error: &io::Error| {
+            error.kind() == io::ErrorKind::UnexpectedEof
+                || matches!(error.raw_os_error(), Some(libc::ECHILD | libc::EIO | libc::EBADF | libc::ENOTSOCK))
+        };
+        match self {
+            Self::Process { source, .. } | Self::File { source, .. } => self.is_gone() || changed(source),
+            Self::Unexpected { what, .. } => what == ENDED,
+            error => error.is_gone(),
+        }
+    }
+
     /// Whether it says that the process or thread is gone.
     pub(crate) fn is_gone(&self) -> bool {
         match self {

@@ -169,6 +169,10 @@ pub enum Refusal {
     MemoryFile { path: String, what: String },
     #[error("its program file {path} is a file in memory, which cannot be forked: start it from another directory")]
     ProgramInMemory { path: String },
+    #[error(
+        "thread {tid} does not stop: it waits for something that no signal ends, for instance a child that was begun by vfork(2) and executes no program"
+    )]
+    NotStopping { tid: i32 },
     #[error("it is a zombie or has lost its main thread")]
     MainThreadGone,
     #[error(
@@ -206,6 +210,7 @@ impl Refusal {
                 matches!(
                     refusal,
                     Self::PendingTrap { .. }
+                        | Self::MainThreadGone
                         | Self::BusyTerminal { .. }
                         | Self::InotifyEvents { .. }
                         | Self::NetlinkMessages { .. }

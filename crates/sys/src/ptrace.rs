@@ -75,26 +75,39 @@ pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
 
 /// Waits for the thread's next stop or end.
 pub fn wait(tid: i32) -> io::Result<Stop> {
+    // There is one: it has been waited for.
+    wait_with(tid, 0).map(|stop| stop.unwrap_or(Stop::Ended(0)))
+}
+
+/// The thread's next stop or end, if that has come.
+pub fn try_wait(tid: i32) -> io::Result<Option<Stop>> {
+    wait_with(tid, libc::WNOHANG)
+}
+
+fn wait_with(tid: i32, flags: i32) -> io::Result<Option<Stop>> {
     let mut status = 0;
     loop {
         // SAFETY: `status` is a valid place for an int.
-        if unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) } != -1 {
-            break;
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        match unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | flags) } {
+            0 => return Ok(None),
+            -1 => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            _ => break,
         }
     }
     if !libc::WIFSTOPPED(status) {
-        return Ok(Stop::Ended(status));
+        return Ok(Some(Stop::Ended(status)));
     }
-    Ok(match status >> 16 {
+    Ok(Some(match status >> 16 {
         0 => Stop::Signal(libc::WSTOPSIG(status)),
         libc::PTRACE_EVENT_STOP => Stop::Interrupted,
         libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => Stop::Cloned,
         event => Stop::Event(event),
-    })
+    }))
 }
 
 /// After [`Stop::Cloned`]: the child's thread id.

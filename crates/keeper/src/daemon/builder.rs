@@ -51,7 +51,7 @@ impl AtWork {
         let Some(socket) = &self.socket else { return false };
         match receive(socket.get()) {
             Some((Message::Captured, _)) => return true,
-            Some((Message::Result(outcome), files)) => self.build.finished(outcome, files),
+            Some((Message::Result(outcome), files)) => self.build.finished(*outcome, files),
             None => {}
         }
         // After the last message or the end of the socket, only the end of the process matters.
@@ -144,7 +144,7 @@ impl Builders {
             }
             let (outcome, files) =
                 perform(&theirs).unwrap_or_else(|error| (Outcome::Failed(base::error::chain(&*error)), Vec::new()));
-            match send(&theirs, &Message::Result(outcome), &files) {
+            match send(&theirs, &Message::Result(Box::new(outcome)), &files) {
                 Ok(()) => 0,
                 Err(_) => 1,
             }
@@ -183,7 +183,7 @@ fn receive(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
     rustix::io::ioctl_fionbio(socket, true).ok()?;
     let wire::Received { body, descriptors, .. } = wire::receive(socket, &mut vec![0; wire::BUFFER_BYTES]).ok()??;
     let message = body.unwrap_or_else(|problem| {
-        Message::Result(Outcome::Failed(format!("the builder is not understood: {problem}")))
+        Message::Result(Box::new(Outcome::Failed(format!("the builder is not understood: {problem}"))))
     });
     Some((message, descriptors))
 }

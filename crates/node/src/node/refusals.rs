@@ -46,8 +46,15 @@ impl Node {
         let all = pids(&self.group(&record.id))?;
         let mut own = vec![record.init.pid, record.main.pid];
         if let Some(along) = along {
-            // Of one that has just ended nothing is found.
-            own.extend(process::family(along.main.pid, Some(record.init.pid), &along.processes()).unwrap_or_default());
+            match process::family(along.main.pid, Some(record.init.pid), &along.processes()) {
+                Ok(family) => own.extend(family),
+                // There are more than go along.
+                Err(process::Error::Refused(refusals)) => {
+                    return Ok(refusals.iter().map(ToString::to_string).collect());
+                }
+                // Of one that has just ended nothing is found.
+                Err(_) => {}
+            }
         }
         let stays =
             |pid: &i32| !own.contains(pid) && ProcessIdentity::of(*pid).is_some_and(|process| process.is_alive());

@@ -12,7 +12,7 @@ use crate::{
     error::{Context, Error},
     refusal::Refusal,
     script::{Arg, Check, Script},
-    stop::seize::{tell_to_stop, wait_for_stop},
+    stop::seize::{is_there_after_all, tell_to_stop, wait_among_others, wait_for_stop},
 };
 
 /// Injected scripts of the source end by sending themselves one of these signals: the tracer sees it arrive. They are ignored by default,
@@ -29,6 +29,9 @@ pub(crate) const ONLY_TRAP: u64 = !bit(libc::SIGTRAP);
 
 /// Most pending signals taken over of one queue: far above what programs leave pending.
 pub(crate) const PENDING_MAX: usize = 4_096;
+
+/// What a thread did that was killed while it was held.
+pub(crate) const ENDED: &str = "ended while it was held";
 
 /// Why a clone inside a program gives no child.
 pub(crate) const NOT_CLONED: &str = "could not be cloned (a process or memory limit?)";
@@ -82,8 +85,7 @@ pub(crate) struct Stopped {
 impl Stopped {
     /// Seizes and stops every thread of process `pid`.
     pub(crate) fn seize(pid: i32) -> Result<Self, Error> {
-        let path = format!("/proc/{pid}/mem");
-        let memory = File::options().read(true).write(true).open(&path).on("open", &path)?;
+        let memory = open_memory(pid)?;
         let list = format!("/proc/{pid}/task");
         let mut tids = procfs::numbers(&list)?;
         let mut stopped = Self { pid, since: Instant::now(), tasks: Vec::new(), memory, pending: 0 };
@@ -97,6 +99,8 @@ impl Stopped {
         if stopped.tasks.first().is_none_or(|main| main.tid != pid) {
             return Err(Error::Refused(vec![Refusal::MainThreadGone]));
         }
+        // The one of before it stopped may be of another program, which it has left since by execve(2).
+        stopped.memory = open_memory(pid)?;
         stopped.look()?;
         stopped.check_injectable()?;
         Ok(stopped)
@@ -119,14 +123,22 @@ impl Stopped {
             }
         }
         // Who was told is waited for in any case: only a thread that has stopped can be let go.
+        let mut ended = Vec::new();
         for tid in told {
             match wait_for_stop(tid).and_then(|is_there| is_there.then(|| Task::read(tid)).transpose()) {
-                Ok(task) => self.tasks.extend(task),
+                Ok(Some(task)) => self.tasks.push(task),
+                Ok(None) => ended.push(tid),
                 Err(error) => {
                     // The first error is the one to report.
                     let _ = ptrace::detach(tid, 0);
                     result = result.and(Err(error));
                 }
+            }
+        }
+        for tid in ended.into_iter().filter(|tid| is_there_after_all(*tid)) {
+            match Task::read(tid) {
+                Ok(task) => self.tasks.push(task),
+                Err(error) => result = result.and(Err(error)),
             }
         }
         result.map(|()| self.tasks.len() > before)
@@ -253,7 +265,7 @@ impl Stopped {
                 Stop::Signal(signal) => task.deliver = signal,
                 Stop::Cloned | Stop::Event(_) => {}
                 Stop::Ended(_) => {
-                    return Err(Error::Unexpected { pid: task.tid, what: "ended while it was held".into() });
+                    return Err(Error::Unexpected { pid: task.tid, what: ENDED.into() });
                 }
             }
             ptrace::resume(task.tid, 0).of("resume", task.tid)?;
@@ -295,10 +307,11 @@ impl Stopped {
         thread: usize,
         on_clone: &mut dyn FnMut(i32) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let mark = self.mark();
+        let (mark, is_alone) = (self.mark(), self.tasks.len() == 1);
         let task = &mut self.tasks[thread];
+        let next = |tid| if is_alone { ptrace::wait(tid) } else { wait_among_others(tid) };
         loop {
-            match ptrace::wait(task.tid).of("wait for thread", task.tid)? {
+            match next(task.tid).of("wait for thread", task.tid)? {
                 Stop::Signal(signal) if signal == mark && is_at_mark(task)? => break,
                 Stop::Signal(signal) => task.deliver = signal,
                 Stop::Cloned => {
@@ -307,13 +320,19 @@ impl Stopped {
                 }
                 Stop::Interrupted | Stop::Event(_) => {}
                 Stop::Ended(_) => {
-                    return Err(Error::Unexpected { pid: task.tid, what: "ended while it was held".into() });
+                    return Err(Error::Unexpected { pid: task.tid, what: ENDED.into() });
                 }
             }
             ptrace::resume(task.tid, 0).of("resume", task.tid)?;
         }
         restore(task)
     }
+}
+
+/// The memory of a process, to be read and written.
+fn open_memory(pid: i32) -> Result<File, Error> {
+    let path = format!("/proc/{pid}/mem");
+    File::options().read(true).write(true).open(&path).on("open", path)
 }
 
 /// Signals that wait for a thread alone, by bit.

@@ -8,6 +8,7 @@ mod builds;
 mod burst;
 mod cancel;
 mod changes;
+mod changing;
 mod checkpoint;
 mod client;
 mod command_line;
@@ -100,6 +101,7 @@ pub(crate) fn cases() -> Vec<Case> {
         requests::cases(),
         cancel::cases(),
         changes::cases(),
+        changing::cases(),
         crash::cases(),
         disk::cases(),
         doctor::cases(),

@@ -25,7 +25,7 @@ pub(super) enum Message {
     /// The capture is done. The result follows.
     Captured,
     /// The last message.
-    Result(Outcome),
+    Result(Box<Outcome>),
 }
 
 /// The result of a builder.
