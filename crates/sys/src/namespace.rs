@@ -2,9 +2,11 @@
 
 use std::{
     fs, io,
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     sync::OnceLock,
 };
+
+use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +14,35 @@ use serde::{Deserialize, Serialize};
 #[allow(deprecated, reason = "deprecated for CLONE_FILES only, which is not used")]
 pub fn unshare(flags: rustix::thread::UnshareFlags) -> io::Result<()> {
     Ok(rustix::thread::unshare(flags)?)
+}
+
+/// A namespace that a thread can enter by itself, and leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Interfaces, ports, routes.
+    Network,
+    /// System V objects.
+    Ipc,
+}
+
+/// Does something in the namespace that a process is in; `process` is its pidfd. The calling thread comes back afterwards, also after an error.
+///
+/// Not by another thread: a process that forks must have one only, and one that was joined is still counted for a moment.
+pub fn inside<T>(process: BorrowedFd<'_>, kind: Kind, action: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let (entered, way_back, path) = match kind {
+        Kind::Network => (ThreadNameSpaceType::NETWORK, LinkNameSpaceType::Network, "/proc/thread-self/ns/net"),
+        Kind::Ipc => (
+            ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION,
+            LinkNameSpaceType::InterProcessCommunication,
+            "/proc/thread-self/ns/ipc",
+        ),
+    };
+    // A pidfd of this process would name the namespace that it is in by then.
+    let own = fs::File::open(path)?;
+    move_into_thread_name_spaces(process, entered)?;
+    let result = action();
+    move_into_link_name_space(own.as_fd(), Some(way_back))?;
+    result
 }
 
 /// What the two clocks of a time namespace show, or by how much they differ from the machine's, in nanoseconds (time_namespaces(7)).

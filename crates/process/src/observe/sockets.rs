@@ -16,13 +16,14 @@ use std::{
     },
 };
 
-use fresh::{Fresh, inside};
+use fresh::Fresh;
 use groups::Group;
 use netlink::Netlink;
 use procfs::IdMaps;
 use queue::Queue;
 use sys::{
     diag::{self, UnixSocket},
+    namespace::{Kind, inside},
     sockets::{self, Filter},
 };
 
@@ -86,7 +87,7 @@ impl From<Error> for NotRead {
 impl<'a> Reader<'a> {
     /// Enters the network namespace of the process for a moment to ask for the peers of its unix sockets.
     pub(crate) fn new(pid: i32, process: BorrowedFd<'a>) -> Result<Self, Error> {
-        let known = inside(pid, process, diag::unix_sockets)?.of("list unix sockets", pid)?;
+        let known = inside(process, Kind::Network, diag::unix_sockets).of("list unix sockets", pid)?;
         Ok(Self {
             pid,
             process,
@@ -194,7 +195,8 @@ impl<'a> Reader<'a> {
         let peer = sockets::peer_address(found.socket).ok();
         let mut state = self.state(found, if peer.is_some() { Phase::Datagrams } else { Phase::Quiet })?;
         if self.udp.is_none() {
-            let shutdowns = inside(self.pid, self.process, diag::udp_shutdowns)?.of("list UDP sockets", self.pid)?;
+            let shutdowns =
+                inside(self.process, Kind::Network, diag::udp_shutdowns).of("list UDP sockets", self.pid)?;
             self.udp = Some(Udp { shutdowns, groups: groups::list(self.pid)? });
         }
         if let Some(udp) = &self.udp {

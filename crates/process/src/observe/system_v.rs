@@ -1,23 +1,20 @@
 //! Reading the System V objects of a sandbox: shared memory, semaphores and message queues, which live as long as it does.
 //!
-//! The kernel shows them inside their ipc namespace only, so a thread enters that.
+//! The kernel shows them inside their ipc namespace only, so this thread enters that for a moment.
 
 use std::{
     fs::File,
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::FileExt,
-    },
+    os::{fd::AsFd, unix::fs::FileExt},
 };
 
 use base::limits;
 use procfs::IdMaps;
-use rustix::{
-    process::{Pid, PidfdFlags, pidfd_open},
-    thread::{ThreadNameSpaceType, move_into_thread_name_spaces},
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use sys::{
+    namespace::{self, inside},
+    system_v::{Kind, Object},
 };
-use sys::system_v::{Kind, Object};
 
 use crate::{
     error::{Context, Error},
@@ -30,8 +27,7 @@ use crate::{
 pub(crate) fn read(pid: i32, refusals: &mut Vec<Refusal>) -> Result<Vec<SystemV>, Error> {
     let process = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound).of("open", pid)?;
     let process = pidfd_open(process, PidfdFlags::empty()).of("open", pid)?;
-    let found = std::thread::scope(|scope| scope.spawn(|| list(&process)).join());
-    let found = found.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())).of("read the System V objects of", pid)?;
+    let found = inside(process.as_fd(), namespace::Kind::Ipc, list).of("read the System V objects of", pid)?;
     if found.is_empty() {
         return Ok(Vec::new());
     }
@@ -72,8 +68,7 @@ impl Found {
     }
 }
 
-fn list(process: &OwnedFd) -> io::Result<Vec<(Object, Found)>> {
-    move_into_thread_name_spaces(process.as_fd(), ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION)?;
+fn list() -> io::Result<Vec<(Object, Found)>> {
     let mut found = Vec::new();
     for kind in Kind::ALL {
         for object in Object::all(kind)?.into_iter().take(limits::SYSTEM_V_OBJECTS_MAX + 1) {

@@ -7,9 +7,11 @@ use std::{
 };
 
 use procfs::{Fields, IdMaps};
-use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use serde::{Deserialize, Serialize};
-use sys::system_v::{Kind, Object};
+use sys::{
+    namespace::{self, inside},
+    system_v::{Kind, Object},
+};
 
 use crate::image::SystemV;
 
@@ -38,12 +40,7 @@ pub(super) fn make(init: BorrowedFd<'_>, objects: &[SystemVFacts]) -> io::Result
     let known = Fields::read(format!("/proc/self/fdinfo/{}", init.as_raw_fd())).map_err(io::Error::other)?;
     let pid = known.number("Pid", 10).map_err(io::Error::other)? as i32;
     let ids = IdMaps::of(pid).map_err(io::Error::other)?;
-    let all = || {
-        move_into_thread_name_spaces(init, ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION)?;
-        objects.iter().try_for_each(|object| make_one(&ids, object))
-    };
-    // The namespace is this thread's.
-    std::thread::scope(|scope| scope.spawn(all).join()).unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+    inside(init, namespace::Kind::Ipc, || objects.iter().try_for_each(|object| make_one(&ids, object)))
 }
 
 fn make_one(ids: &IdMaps, object: &SystemVFacts) -> io::Result<()> {

@@ -6,25 +6,12 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
+use sys::namespace::{Kind, inside};
+
 use crate::{
     error::{Context, Error},
     options::{self, Changed, Phase, SocketType, Values},
 };
-
-/// Does something inside the network namespace of process `pid`.
-pub(super) fn inside<T>(
-    pid: i32,
-    process: BorrowedFd<'_>,
-    action: impl FnOnce() -> io::Result<T>,
-) -> Result<io::Result<T>, Error> {
-    use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
-    let own = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty());
-    let own = own.of("open", pid)?;
-    move_into_thread_name_spaces(process, ThreadNameSpaceType::NETWORK).of("enter the network namespace", pid)?;
-    let result = action();
-    move_into_thread_name_spaces(own.as_fd(), ThreadNameSpaceType::NETWORK).of("leave the network namespace", pid)?;
-    Ok(result)
-}
 
 /// New sockets of the process's network namespace, one of each type that it has.
 #[derive(Debug, Default)]
@@ -46,12 +33,11 @@ impl Fresh {
         let fresh = match self.values.entry(of) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let made = inside(pid, process, || make(of))?.of(WHAT, pid)?;
+                let made = inside(process, Kind::Network, || make(of)).of(WHAT, pid)?;
                 place.insert(Values::read(made.as_fd(), of))
             }
         };
-        let make_inside =
-            || inside(pid, process, || make(of)).map_err(|error| io::Error::other(error.to_string())).flatten();
+        let make_inside = || inside(process, Kind::Network, || make(of));
         options::changed((socket, of), phase, fresh, make_inside).of(WHAT, pid)
     }
 }
