@@ -193,7 +193,7 @@ fn examine_once(examined: &Examined) -> Result<Vec<Refusal>, Error> {
         refusals.extend(if relative.pid == pid { found } else { blame(relative.pid, found) });
     }
     refusals.extend(parts_of_living(pids, streams)?);
-    Ok(if *without_program { blame(pid, refusals) } else { refusals })
+    Ok(if *without_program { blame_first(pid, refusals) } else { refusals })
 }
 
 /// The processes of a program, as the caller sees them: process `pid`, its descendants and those that have lost their parents as they are now,
@@ -305,12 +305,18 @@ fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Er
             Err(Error::Refused(refusals)) => {
                 let refusals = with_parts(spec, refusals);
                 // The first process is nothing that users know of.
-                let refusals = if spec.without_program { blame(spec.pid, refusals) } else { refusals };
+                let refusals = if spec.without_program { blame_first(spec.pid, refusals) } else { refusals };
                 return Err(Error::Refused(refusals));
             }
             captured => return captured,
         }
     }
+}
+
+/// Of a sandbox without a program the first process is one of its commands, and named as these are.
+fn blame_first(pid: i32, refusals: Vec<Refusal>) -> Vec<Refusal> {
+    let (of_sandbox, of_process): (Vec<_>, Vec<_>) = refusals.into_iter().partition(Refusal::is_of_sandbox);
+    of_sandbox.into_iter().chain(blame(pid, of_process)).collect()
 }
 
 /// How long the next moment may be different.

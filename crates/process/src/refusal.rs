@@ -211,12 +211,25 @@ impl Refusal {
                     refusal,
                     Self::PendingTrap { .. }
                         | Self::MainThreadGone
+                        | Self::WaitingConnections { .. }
                         | Self::BusyTerminal { .. }
                         | Self::InotifyEvents { .. }
                         | Self::NetlinkMessages { .. }
                 )
             }
         }
+    }
+
+    /// Whether it is about the sandbox, or what several of its processes have, and not about one of them.
+    pub(crate) fn is_of_sandbox(&self) -> bool {
+        matches!(
+            self,
+            Self::Daemons { .. }
+                | Self::Siblings { .. }
+                | Self::MessageQueues { .. }
+                | Self::MemoryFile { .. }
+                | Self::TooMuchContent { .. }
+        )
     }
 
     /// Whether it is about other processes, which may be about to end.

@@ -166,7 +166,7 @@ fn hint(error: &Error) -> Option<String> {
             "tell when it is ready with --port, --ready-file or --ready, or give it more time with --ready-timeout"
         }
         Error::StepFailed { .. } | Error::Copy { .. } | Error::OnFork { .. } => hint_of_step(error),
-        Error::ZygoteGone { .. } | Error::KeeperLost { .. } => "repeat the command: the template is made ready again",
+        Error::ZygoteGone { .. } | Error::KeeperLost { .. } => "repeat the command: templates are made ready again",
         Error::Deadline { .. } => "the node's log may say more; `pando doctor` checks the host",
         Error::Volumes { source: volumed::Error::NoAnswer, .. } => {
             "repeat the command: the process of volumes is started again"

@@ -56,7 +56,8 @@ const POSTGRES: Program = Program {
         test $sums = t
         ask 'select application_name, count(*) from pg_stat_activity where client_addr is null group by 1' | grep -q 'pgbench|2'
         ask 'select application_name, count(*) from pg_stat_activity where client_addr is not null group by 1' | grep -q 'pgbench|2'
-        before=$(ask 'select count(*) from pgbench_history'); sleep 1; test $(ask 'select count(*) from pgbench_history') -gt $before
+        count() { ask 'select count(*) from pgbench_history'; }
+        before=$(count); n=0; until test $(count) -gt $before; do n=$((n+1)); test $n -lt 100; sleep 0.2; done
         ipcs -m | grep -q user",
 };
 
@@ -82,9 +83,10 @@ const REDIS: Program = Program {
     ready: "redis-cli -s /tmp/redis get kept | grep -q value && test -s /home/user/dump.rdb",
     check: "set -e; number() { redis-cli -s /tmp/redis get counter:__rand_int__; }
         test $(redis-cli -s /tmp/redis get kept) = value
-        before=$(number); saved=$(redis-cli -s /tmp/redis lastsave); sleep 2
-        test $(number) -gt $before; test $(redis-cli -s /tmp/redis lastsave) -gt $saved
-        redis-cli -s /tmp/redis info clients | tr -d '\\r' | grep -q 'connected_clients:5'",
+        saved() { redis-cli -s /tmp/redis lastsave; }
+        before=$(number); last=$(saved); n=0
+        until test $(number) -gt $before && test $(saved) -gt $last; do n=$((n+1)); test $n -lt 100; sleep 0.2; done
+        test $(redis-cli -s /tmp/redis info clients | tr -d '\\r' | sed -n 's/^connected_clients://p') -ge 5",
 };
 
 /// A server with two shells on terminals of its own.
