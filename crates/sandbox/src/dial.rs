@@ -12,10 +12,9 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-use crate::{
-    error::{Context, Error},
-    namespaces,
-};
+use sys::namespace::{Kind, inside};
+
+use crate::error::{Context, Error};
 
 /// A TCP socket made inside the sandbox of the pid 1 `init`, non-blocking, whose connection to the address was begun.
 ///
@@ -41,5 +40,5 @@ pub fn in_network<T>(init: ProcessIdentity, visit: impl FnOnce() -> T) -> Result
     if !init.is_alive() {
         return Err(Errno::SRCH).doing("enter the sandbox");
     }
-    namespaces::in_network_namespace(pidfd.as_fd(), visit)
+    inside(pidfd.as_fd(), Kind::Network, visit).doing("enter the sandbox")
 }

@@ -19,6 +19,7 @@ use rustix::{
 use sys::{
     child::CStrings,
     clone::{ForkOptions, Forked, Parent, fork},
+    namespace::{Kind, inside},
 };
 
 use crate::{
@@ -28,7 +29,7 @@ use crate::{
     ids::Ids,
     init,
     launcher::LauncherSlot,
-    namespaces::{self, Inside},
+    namespaces::Inside,
     processors::Processors,
     report::{self, Answer, Failure, Step},
     seccomp::seccomp_program,
@@ -190,9 +191,8 @@ impl<'a> Program<'a> {
             let _ = report::send(place.report, Err(failure));
             127
         };
-        let forked =
-            namespaces::with_children_in_pid_namespace(place.around.sandbox.init, || fork(&options, become_it));
-        forked.map_err(io::Error::other)?
+        let forked = inside(place.around.sandbox.init, Kind::PidOfChildren, || fork(&options, become_it));
+        forked?
     }
 
     /// In the child: everything up to and with exec. The order is forced where a comment says so.

@@ -16,33 +16,63 @@ pub fn unshare(flags: rustix::thread::UnshareFlags) -> io::Result<()> {
     Ok(rustix::thread::unshare(flags)?)
 }
 
-/// A namespace that a thread can enter by itself, and leave.
+/// A namespace that a thread can visit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Interfaces, ports, routes.
     Network,
     /// System V objects.
     Ipc,
+    /// Where the children are that it forks. It stays in its own.
+    PidOfChildren,
 }
 
-/// Does something in the namespace that a process is in; `process` is its pidfd. The calling thread comes back afterwards, also after an error.
+impl Kind {
+    /// As it is entered and left, and where the caller's own is.
+    fn way(self) -> (ThreadNameSpaceType, LinkNameSpaceType, &'static str) {
+        match self {
+            Self::Network => (ThreadNameSpaceType::NETWORK, LinkNameSpaceType::Network, "/proc/thread-self/ns/net"),
+            Self::Ipc => (
+                ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION,
+                LinkNameSpaceType::InterProcessCommunication,
+                "/proc/thread-self/ns/ipc",
+            ),
+            Self::PidOfChildren => (ThreadNameSpaceType::PROCESS_ID, LinkNameSpaceType::ProcessID, "/proc/self/ns/pid"),
+        }
+    }
+}
+
+/// Does something in the namespace that a process is in; `process` is its pidfd. The calling thread comes back afterwards, also after a panic. If it
+/// cannot, the process aborts: all that it did from then on would happen there.
 ///
 /// Not by another thread: a process that forks must have one only, and one that was joined is still counted for a moment.
-pub fn inside<T>(process: BorrowedFd<'_>, kind: Kind, action: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let (entered, way_back, path) = match kind {
-        Kind::Network => (ThreadNameSpaceType::NETWORK, LinkNameSpaceType::Network, "/proc/thread-self/ns/net"),
-        Kind::Ipc => (
-            ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION,
-            LinkNameSpaceType::InterProcessCommunication,
-            "/proc/thread-self/ns/ipc",
-        ),
-    };
+///
+/// # Errors
+/// The namespace cannot be entered.
+pub fn inside<T>(process: BorrowedFd<'_>, kind: Kind, visit: impl FnOnce() -> T) -> io::Result<T> {
+    let (entered, left, own) = kind.way();
     // A pidfd of this process would name the namespace that it is in by then.
-    let own = fs::File::open(path)?;
+    let home = fs::File::open(own)?;
     move_into_thread_name_spaces(process, entered)?;
-    let result = action();
-    move_into_link_name_space(own.as_fd(), Some(way_back))?;
-    result
+    let way_back = WayBack { home, kind: left };
+    let result = visit();
+    drop(way_back);
+    Ok(result)
+}
+
+/// Goes back when it is dropped.
+struct WayBack {
+    home: fs::File,
+    kind: LinkNameSpaceType,
+}
+
+impl Drop for WayBack {
+    fn drop(&mut self) {
+        if let Err(error) = move_into_link_name_space(self.home.as_fd(), Some(self.kind)) {
+            eprintln!("cannot leave another namespace, aborting: {error}");
+            std::process::abort();
+        }
+    }
 }
 
 /// What the two clocks of a time namespace show, or by how much they differ from the machine's, in nanoseconds (time_namespaces(7)).

@@ -87,7 +87,7 @@ impl From<Error> for NotRead {
 impl<'a> Reader<'a> {
     /// Enters the network namespace of the process for a moment to ask for the peers of its unix sockets.
     pub(crate) fn new(pid: i32, process: BorrowedFd<'a>) -> Result<Self, Error> {
-        let known = inside(process, Kind::Network, diag::unix_sockets).of("list unix sockets", pid)?;
+        let known = inside(process, Kind::Network, diag::unix_sockets).flatten().of("list unix sockets", pid)?;
         Ok(Self {
             pid,
             process,
@@ -196,7 +196,7 @@ impl<'a> Reader<'a> {
         let mut state = self.state(found, if peer.is_some() { Phase::Datagrams } else { Phase::Quiet })?;
         if self.udp.is_none() {
             let shutdowns =
-                inside(self.process, Kind::Network, diag::udp_shutdowns).of("list UDP sockets", self.pid)?;
+                inside(self.process, Kind::Network, diag::udp_shutdowns).flatten().of("list UDP sockets", self.pid)?;
             self.udp = Some(Udp { shutdowns, groups: groups::list(self.pid)? });
         }
         if let Some(udp) = &self.udp {

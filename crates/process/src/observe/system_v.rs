@@ -27,7 +27,8 @@ use crate::{
 pub(crate) fn read(pid: i32, refusals: &mut Vec<Refusal>) -> Result<Vec<SystemV>, Error> {
     let process = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound).of("open", pid)?;
     let process = pidfd_open(process, PidfdFlags::empty()).of("open", pid)?;
-    let found = inside(process.as_fd(), namespace::Kind::Ipc, list).of("read the System V objects of", pid)?;
+    let found =
+        inside(process.as_fd(), namespace::Kind::Ipc, list).flatten().of("read the System V objects of", pid)?;
     if found.is_empty() {
         return Ok(Vec::new());
     }

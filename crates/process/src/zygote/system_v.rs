@@ -40,7 +40,7 @@ pub(super) fn make(init: BorrowedFd<'_>, objects: &[SystemVFacts]) -> io::Result
     let known = Fields::read(format!("/proc/self/fdinfo/{}", init.as_raw_fd())).map_err(io::Error::other)?;
     let pid = known.number("Pid", 10).map_err(io::Error::other)? as i32;
     let ids = IdMaps::of(pid).map_err(io::Error::other)?;
-    inside(init, namespace::Kind::Ipc, || objects.iter().try_for_each(|object| make_one(&ids, object)))
+    inside(init, namespace::Kind::Ipc, || objects.iter().try_for_each(|object| make_one(&ids, object))).flatten()
 }
 
 fn make_one(ids: &IdMaps, object: &SystemVFacts) -> io::Result<()> {

@@ -33,11 +33,11 @@ impl Fresh {
         let fresh = match self.values.entry(of) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let made = inside(process, Kind::Network, || make(of)).of(WHAT, pid)?;
+                let made = inside(process, Kind::Network, || make(of)).flatten().of(WHAT, pid)?;
                 place.insert(Values::read(made.as_fd(), of))
             }
         };
-        let make_inside = || inside(process, Kind::Network, || make(of));
+        let make_inside = || inside(process, Kind::Network, || make(of)).flatten();
         options::changed((socket, of), phase, fresh, make_inside).of(WHAT, pid)
     }
 }
