@@ -179,7 +179,7 @@ pub struct SandboxDetail {
     /// What it is known by beside its id; none of a paused one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineIds>,
-    /// The command that has run in it before its program went on, if it is a copy; empty: none.
+    /// The command that runs in each copy that has memory, before it goes on; empty: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_fork: Vec<String>,
 }

@@ -163,7 +163,7 @@ pub struct SandboxDetail {
     pub directory: String,
     /// What it is known by beside its id; none of a paused one.
     pub machine: Option<MachineIds>,
-    /// The command that has run in it before its program went on, if it is a copy; empty: none.
+    /// The command that runs in each copy that has memory, before it goes on; empty: none.
     pub on_fork: Vec<String>,
 }
 

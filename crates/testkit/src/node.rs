@@ -343,7 +343,8 @@ impl Node {
     /// One request to the node itself; gives the status line's number and the body.
     pub fn api(&self, request: &str, body: &[u8]) -> Result<(u16, String)> {
         let mut stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        // On a machine with other work the last of some hundred starts are answered after half a minute.
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
         let head = format!(
             "{request} HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
@@ -352,10 +353,10 @@ impl Node {
         // A node that has refused the head may hang up on the body.
         let _ = stream.write_all(body);
         let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
+        let read = stream.read_to_end(&mut answer);
         let answer = String::from_utf8_lossy(&answer).into_owned();
         let status = answer.split(' ').nth(1).and_then(|number| number.parse().ok());
-        let status = status.with_context(|| format!("no HTTP answer to {request}: {answer:?}"))?;
+        let status = status.with_context(|| format!("no HTTP answer to {request}: {answer:?}, {read:?}"))?;
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         Ok((status, body.to_owned()))
     }

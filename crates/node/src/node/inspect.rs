@@ -40,11 +40,7 @@ impl Node {
             layers: layers.iter().map(|layer| layer.display().to_string()).collect(),
             directory: self.home(id).display().to_string(),
             machine: (record.state != SandboxState::Paused).then(|| self.machine_ids(id)),
-            on_fork: match (record.program(), &record.parent, record.spec) {
-                // Without memory nothing had to be told.
-                (Some(_), _, Some(spec)) | (None, Some(_), Some(spec)) => spec.on_fork,
-                _ => Vec::new(),
-            },
+            on_fork: record.spec.map(|spec| spec.on_fork).unwrap_or_default(),
         })
     }
 }

@@ -77,11 +77,15 @@ fn next_stop(tid: i32, most: Duration) -> std::io::Result<Option<Stop>> {
             return Ok(Some(stop));
         }
         let waited = began.elapsed();
-        match () {
-            () if waited > most => return Ok(None),
-            () if waited < SPIN_MAX => std::thread::yield_now(),
-            () if has_ended(tid).unwrap_or(true) => return Ok(Some(Stop::Ended(0))),
-            () => std::thread::sleep((waited / PART).clamp(SHORTEST, LONGEST)),
+        if waited > most {
+            return Ok(None);
+        }
+        if waited < SPIN_MAX {
+            std::thread::yield_now();
+        } else if has_ended(tid).unwrap_or(true) {
+            return Ok(Some(Stop::Ended(0)));
+        } else {
+            std::thread::sleep((waited / PART).clamp(SHORTEST, LONGEST));
         }
     }
 }
@@ -100,19 +104,25 @@ pub(crate) fn wait_for_stop(tid: i32) -> Result<bool, Error> {
             stop => match stop.of("wait for thread", tid)? {
                 None => return Err(Error::Refused(vec![Refusal::NotStopping { tid }])),
                 Some(Stop::Interrupted | Stop::Event(_) | Stop::Cloned) => return Ok(true),
-                // Delivered here, with all that belongs to it: the thread stops again before its handler's first instruction. It is told again: under
-                // a storm of signals what it was told first was lost now and then, and it went from signal to signal for ever.
-                Some(Stop::Signal(signal)) => {
-                    ptrace::interrupt(tid).and_then(|()| ptrace::resume(tid, signal)).of("deliver a signal", tid)?;
-                }
+                Some(Stop::Signal(signal)) => deliver(tid, signal)?,
                 Some(Stop::Ended(_)) => return Ok(false),
             },
         }
     }
 }
 
+/// Delivers a signal here, with all that belongs to it: the thread stops again before its handler's first instruction. It is told again: under a storm
+/// of signals what it was told first was lost now and then, and it went from signal to signal for ever.
+fn deliver(tid: i32, signal: i32) -> Result<(), Error> {
+    ptrace::interrupt(tid).and_then(|()| ptrace::resume(tid, signal)).of("deliver a signal", tid)
+}
+
 /// Takes note of the end of a thread, if all other threads of its process have been waited for by now. True if it has stopped instead: another thread
 /// has executed a program, and has this number.
-pub(crate) fn is_there_after_all(tid: i32) -> bool {
-    matches!(ptrace::try_wait(tid), Ok(Some(Stop::Interrupted | Stop::Event(_) | Stop::Cloned | Stop::Signal(_))))
+pub(crate) fn is_there_after_all(tid: i32) -> Result<bool, Error> {
+    match ptrace::try_wait(tid) {
+        Ok(Some(Stop::Signal(signal))) => deliver(tid, signal).and_then(|()| wait_for_stop(tid)),
+        Ok(Some(Stop::Interrupted | Stop::Event(_) | Stop::Cloned)) => Ok(true),
+        Ok(Some(Stop::Ended(_)) | None) | Err(_) => Ok(false),
+    }
 }

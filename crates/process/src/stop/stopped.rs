@@ -135,9 +135,9 @@ impl Stopped {
                 }
             }
         }
-        for tid in ended.into_iter().filter(|tid| is_there_after_all(*tid)) {
-            match Task::read(tid) {
-                Ok(task) => self.tasks.push(task),
+        for tid in ended {
+            match is_there_after_all(tid).and_then(|is_there| is_there.then(|| Task::read(tid)).transpose()) {
+                Ok(task) => self.tasks.extend(task),
                 Err(error) => result = result.and(Err(error)),
             }
         }

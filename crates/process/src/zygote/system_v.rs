@@ -45,7 +45,7 @@ pub(super) fn make(init: BorrowedFd<'_>, objects: &[SystemVFacts]) -> io::Result
 
 fn make_one(ids: &IdMaps, object: &SystemVFacts) -> io::Result<()> {
     let &SystemVFacts { kind, number, key, creator: [user, group], amount } = object;
-    // A user that this sandbox does not have made it: its root has.
+    // In the place of a user that this sandbox does not have, its root is the creator.
     let user = ids.user_outside(user).or_else(|| ids.user_outside(0)).unwrap_or_default();
     let group = ids.group_outside(group).or_else(|| ids.group_outside(0)).unwrap_or_default();
     let ids = [user, group];
