@@ -27,6 +27,7 @@
 //! | `GET /v1/sandboxes/ID/usage` | [`Usage`] |
 //! | `GET /v1/sandboxes/ID/refusals` | a list of [`Refusal`]: why it could not be forked, nothing is stopped |
 //! | `GET /v1/sandboxes/ID/diff/OTHER` | [`Differences`]: files and processes, as seen from the first |
+//! | `POST /v1/sandboxes/ID/merge` | [`MergeRequest`] -> [`Merge`]: what another one has changed in its files since a common fork |
 //! | `GET /v1/images`, `GET /v1/images/NAME` | [`KeptImage`] (a list of them) |
 //! | `POST /v1/images/import` | [`ImportRequest`] -> [`ImportEvent`]s, one JSON document per line |
 //! | `POST /v1/images/pull` | [`PullRequest`] -> [`PullEvent`]s, one JSON document per line; hanging up ends the download |
@@ -78,7 +79,7 @@ pub use checkpoint::{
     MemoryProgress,
 };
 pub use command::{Command, CommandRequest, CommandSignal, EndReason, SignalRequest};
-pub use difference::{Differences, FileAspect, FileChange, FileDifference};
+pub use difference::{Differences, FileAspect, FileChange, FileDifference, Merge, MergeConflict, MergeRequest};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use image::{ImportEvent, ImportRequest, KeptImage, Pruned, PullEvent, PullRequest, RegistryCredentials};
 pub use mount::{MountRequest, UnmountRequest, VolumeMount};

@@ -22,6 +22,7 @@ pub(crate) mod kill;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod mcp;
+pub(crate) mod merge;
 pub(crate) mod network;
 pub(crate) mod node;
 pub(crate) mod pause;
@@ -83,6 +84,7 @@ pub(crate) enum Command {
     Tree(tree::Args),
     Diff(diff::Args),
     Pick(tree::PickArgs),
+    Merge(merge::Args),
     Checkpoint(checkpoint::Args),
     /// Check, measure and clean the store of checkpoints and volumes.
     #[command(subcommand)]
@@ -173,6 +175,9 @@ async fn client(command: Command, address: &Address) -> Result<ExitCode> {
         Command::Diff(args) => interruptible("", diff::run(args, &address.only_node()?)).await,
         Command::Pick(args) => {
             interruptible("what was removed stays removed", tree::pick(args, &address.only_node()?)).await
+        }
+        Command::Merge(args) => {
+            interruptible("a merge that was begun is completed", merge::run(args, &address.only_node()?)).await
         }
         Command::Bench(command) => interruptible("the private node is removed", bench(command)).await,
         Command::Key(command) => interruptible("", key::run(command)).await,

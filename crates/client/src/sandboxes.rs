@@ -1,9 +1,9 @@
 //! Sandboxes and what runs in them.
 
 use api::{
-    CheckpointProgress, DIAL_PROTOCOL, Differences, EXEC_PROTOCOL, ExecRequest, ForkRequest, ForkResponse,
-    NetworkPolicy, NodeInfo, PauseEvent, PauseRequest, PauseResponse, PausedSandbox, Refusal, Relative, Removed,
-    ResumeRequest, Sandbox, SandboxDetail, Usage, VERSION_PREFIX,
+    CheckpointProgress, DIAL_PROTOCOL, Differences, EXEC_PROTOCOL, ExecRequest, ForkRequest, ForkResponse, Merge,
+    MergeRequest, NetworkPolicy, NodeInfo, PauseEvent, PauseRequest, PauseResponse, PausedSandbox, Refusal, Relative,
+    Removed, ResumeRequest, Sandbox, SandboxDetail, Usage, VERSION_PREFIX,
 };
 use base::id::SandboxId;
 use bytes::Bytes;
@@ -132,6 +132,11 @@ impl Client {
     /// How two sandboxes differ, as seen from the first.
     pub async fn differences(&self, first: &SandboxId, second: &SandboxId) -> Result<Differences> {
         self.get(&format!("/sandboxes/{first}/diff/{second}")).await
+    }
+
+    /// Brings what another sandbox has changed in its files since a common fork into this one.
+    pub async fn merge(&self, into: &SandboxId, request: &MergeRequest) -> Result<Merge> {
+        self.post(&format!("/sandboxes/{into}/merge"), request).await
     }
 
     /// Why a running sandbox could not be forked or paused; empty if it could.

@@ -17,6 +17,28 @@ pub struct Differences {
     pub added: Vec<ProcessInfo>,
 }
 
+/// What a merge of one sandbox's files into another one's does, or would do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Merge {
+    /// What is taken: how the two differ there before.
+    pub files: Vec<FileDifference>,
+    /// What stands against it.
+    pub conflicts: Vec<MergeConflict>,
+}
+
+/// An entry that a merge does not decide.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MergeConflict {
+    /// From the root, without a slash before it.
+    pub path: PathBuf,
+    /// Whether it is a directory, where it is.
+    pub is_directory: bool,
+    /// What the sandbox that gets the changes has done to it; none: something is mounted there.
+    pub ours: Option<FileChange>,
+    /// What the other one has done to it.
+    pub theirs: FileChange,
+}
+
 /// A file that is not the same in two sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileDifference {

@@ -22,7 +22,7 @@ pub use checkpoint::{
     MemoryProgress,
 };
 pub use command::{Command, CommandEnd, CommandEvent, CommandSignal, EndReason, Selector};
-pub use difference::{Differences, FileAspect, FileChange, FileDifference};
+pub use difference::{Differences, FileAspect, FileChange, FileDifference, Merge, MergeConflict};
 pub use failure::{Failure, FailureKind};
 pub use image::{KeptImage, PullProgress, is_image_name, is_image_reference};
 pub use mount::{Mount, MountPoints};

@@ -49,6 +49,8 @@ pub enum Error {
     PortClosed { id: SandboxId, port: u16 },
     #[error("{what} cannot be forked")]
     CannotFork { what: Forked, refusals: Vec<String> },
+    #[error("sandboxes {into} and {from} have changed the same files: nothing was merged")]
+    MergeConflict { into: SandboxId, from: SandboxId, conflicts: Vec<String> },
     #[error("the program {status} before it was ready{}", .reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
     ProgramEnded { status: ExitStatus, reason: Option<String>, output: Vec<String> },
     #[error("the template's command for copies (on_fork: {command}) {status}")]

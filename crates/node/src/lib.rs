@@ -23,8 +23,8 @@ pub use error::{CommandError, Context, Error, RecipeError, Result, StepName, cha
 pub use given::{GIVEN_BYTES_MAX, GIVEN_MAX, Given};
 pub use images::Naming;
 pub use node::{
-    Account, BuildLog, BuildOptions, CommandInput, CommandStream, KeepProgress, Node, OfPaused, Parts, Progress,
-    StoredVolume, check_spec, exec, volumes_failed,
+    Account, BuildLog, BuildOptions, CommandInput, CommandStream, KeepProgress, MergeOrder, Node, OfPaused, Parts,
+    Progress, StoredVolume, check_spec, exec, volumes_failed,
 };
 pub use records::node_id;
 pub use registry::Credentials;

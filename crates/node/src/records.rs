@@ -142,6 +142,28 @@ pub(crate) struct SandboxRecord {
     /// What it may reach.
     #[serde(default, skip_serializing_if = "NetworkPolicy::is_default", with = "nouns::NetworkPolicy")]
     pub(crate) network: NetworkPolicy,
+    /// The forks by which it descends from others, the last one first; of a sandbox that came from another node those since then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) fork_points: Vec<ForkPoint>,
+}
+
+impl SandboxRecord {
+    /// All layers that it needs.
+    pub(crate) fn needs(&self) -> impl Iterator<Item = &PathBuf> {
+        let of_forks = self.fork_points.iter().flat_map(|point| &point.layers);
+        self.kept.iter().chain(&self.layers).chain(of_forks)
+    }
+}
+
+/// How the files of a sandbox were when another one was forked from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ForkPoint {
+    /// The sandbox.
+    pub(crate) of: SandboxId,
+    /// When, in milliseconds since 1970.
+    pub(crate) at_ms: u64,
+    /// The layers that show them, topmost first.
+    pub(crate) layers: Vec<PathBuf>,
 }
 
 /// A volume that is mounted on a directory of the host.
@@ -290,10 +312,10 @@ fn unusable(path: &Path, source: impl std::error::Error + Send + Sync + 'static)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn sandbox() -> SandboxRecord {
+    pub(crate) fn sandbox() -> SandboxRecord {
         SandboxRecord {
             id: "s0123456789ab".parse().unwrap(),
             template: "geo".parse().unwrap(),
@@ -315,6 +337,7 @@ mod tests {
             reservation: None,
             network: NetworkPolicy::default(),
             kept: None,
+            fork_points: Vec::new(),
         }
     }
 
@@ -323,9 +346,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("record");
         assert!(read::<SandboxRecord>(&path).unwrap().is_none());
+        let point = ForkPoint { of: "s0123456789ac".parse().unwrap(), at_ms: 4, layers: vec!["/b".into(), "/".into()] };
+        let record = SandboxRecord { fork_points: vec![point], ..sandbox() };
         for durability in [Durability::Process, Durability::Machine] {
-            write(&path, &sandbox(), durability).unwrap();
-            assert_eq!(read::<SandboxRecord>(&path).unwrap(), Some(sandbox()));
+            write(&path, &record, durability).unwrap();
+            assert_eq!(read::<SandboxRecord>(&path).unwrap().as_ref(), Some(&record));
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
     }

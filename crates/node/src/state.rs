@@ -18,6 +18,7 @@
 //! Every sandbox directory on disk is claimed by an id in here; whatever is not claimed may be swept.
 
 mod ahead;
+mod fork_points;
 mod pausing;
 mod pool;
 mod sandboxes;
@@ -221,7 +222,7 @@ impl State {
             let phase = if is_idle { Phase::Idle } else { Phase::Lost };
             (name, Template::new(Some(record), 0, phase))
         };
-        Self {
+        let mut state = Self {
             templates: templates.into_iter().map(template).collect(),
             claimed: sandboxes
                 .iter()
@@ -250,7 +251,10 @@ impl State {
             replacements: 0,
             zygotes_in_use: BTreeMap::new(),
             retired: BTreeSet::new(),
-        }
+        };
+        // The sweep finds what nothing uses.
+        drop(state.drop_useless_fork_points());
+        state
     }
 
     /// The number of a new zygote.

@@ -16,14 +16,15 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, lgetxattr, openat, openat2, readlinkat,
-        seek, statat,
+        AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, lgetxattr, openat2, readlinkat, seek,
+        statat,
     },
     io::{Errno, pread},
 };
 
 use crate::{
     attributes::{LEVELS_MAX, OPAQUE, entry_path, open_dir, xattr, xattr_names},
+    entry::open_source,
     error::{Context, Error},
     machine::{IDENTITY_FILES, is_one_of},
     rootfs::detached_rootfs,
@@ -44,6 +45,10 @@ impl Files {
     /// As these layers show them, topmost first, at least two. The files of a sandbox that runs may change while they are looked at.
     pub fn open(layers: Vec<PathBuf>) -> Result<Self, Error> {
         Ok(Self { root: detached_rootfs(&layers)?, layers })
+    }
+
+    pub(crate) fn root(&self) -> &OwnedFd {
+        &self.root
     }
 }
 
@@ -240,7 +245,7 @@ impl Entry<'_> {
         match kind {
             FileType::RegularFile if one.st_size != other.st_size => Ok(true),
             FileType::RegularFile => {
-                let files = self.both(open_file)?;
+                let files = self.both(|directory, name| open_source((directory, name)))?;
                 files.map_or(Ok(true), |[one, other]| self.data_differs([&one, &other]))
             }
             FileType::Symlink => {
@@ -295,11 +300,6 @@ fn read_full(file: &OwnedFd, buffer: &mut [u8], at: u64) -> rustix::io::Result<u
         }
     }
     Ok(length)
-}
-
-fn open_file(directory: &OwnedFd, name: &CString) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    openat(directory, name, flags, Mode::empty())
 }
 
 /// Those that show: overlayfs keeps its own to itself.

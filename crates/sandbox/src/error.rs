@@ -63,6 +63,8 @@ pub enum Error {
         "cannot give the owners of {} to a sandbox: its filesystem has no idmapped mounts (`pando doctor` says more)", path.display()
     )]
     NotMapped { path: PathBuf, source: io::Error },
+    #[error("the sandboxes differ in more than {most} entries")]
+    TooManyDifferences { most: usize },
     #[error("a root filesystem needs at least one layer")]
     NoLayer,
     #[error("the system-call filter is too long")]
@@ -70,6 +72,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a file had no room.
+    pub fn is_of_full_disk(&self) -> bool {
+        let Self::File { source, .. } = self else { return false };
+        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+
     /// Why a process of the sandbox could not be forked.
     pub(crate) fn fork(source: io::Error) -> Self {
         match source.raw_os_error() {

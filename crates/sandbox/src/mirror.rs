@@ -10,7 +10,6 @@
 //!
 //! The rounds that run ahead end after [`AHEAD_MAX`], wherever they are: a hostile program can make files faster than they are copied.
 
-mod entry;
 mod hot;
 
 use std::{
@@ -23,17 +22,14 @@ use std::{
 };
 
 use rustix::{
-    fs::{
-        AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Stat, fstatfs, ftruncate, ioctl_ficlone, linkat, mkdirat,
-        openat, seek, statat,
-    },
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstatfs, linkat, mkdirat, openat, statat},
     io::Errno,
 };
 
-use self::entry::{copy_range, drop_xattrs, finish_open, has_identity_only, make, remove};
 pub(crate) use self::hot::Hot;
 use crate::{
     attributes::{LEVELS_MAX, open_dir},
+    entry::{copy_data, drop_xattrs, finish_open, has_identity_only, make, open_source, remove},
     error::{Context, Error},
     machine::{IDENTITY_FILES, is_one_of},
 };
@@ -353,7 +349,7 @@ impl Work<'_> {
             remove(&level.to, name)?;
         }
         if !is_file {
-            return make(level, name, stat, kind);
+            return make((&level.from, name), (&level.to, name), stat, 0);
         }
         let how = if in_place { OFlags::TRUNC } else { OFlags::CREATE | OFlags::EXCL };
         if !self.file(level, name, stat, how)? {
@@ -418,50 +414,25 @@ impl Work<'_> {
                 }
             }
         }
-        finish_open((&level.from, c"."), (&level.to, c"."), &level.to, &rustix::fs::fstat(&level.from)?)
+        finish_open((&level.from, c"."), (&level.to, c"."), &level.to, &rustix::fs::fstat(&level.from)?, 0)
     }
 
     /// Copies a file. Tells whether it has stayed as it is meanwhile, as far as size and time tell.
     fn file(&mut self, level: &Level, name: &CString, stat: &Stat, how: OFlags) -> rustix::io::Result<bool> {
-        let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Not to wait for the writer of a pipe, if one has taken the file's place.
-        let from = openat(&level.from, name, flags | OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
-        let to = openat(&level.to, name, flags | OFlags::WRONLY | how, Mode::RWXU)?;
+        let from = open_source((&level.from, name))?;
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let to = openat(&level.to, name, flags | how, Mode::RWXU)?;
         if how.contains(OFlags::TRUNC) {
             drop_xattrs((&level.from, name), (&level.to, name))?;
         }
         if stat.st_size > 0 {
-            self.data(&from, &to, stat.st_size as u64)?;
+            copy_data(&from, &to, stat.st_size as u64, &mut self.mirror.clone)?;
             self.done.bytes += stat.st_size as u64;
         }
-        finish_open((&level.from, name), (&level.to, name), &to, stat)?;
+        finish_open((&level.from, name), (&level.to, name), &to, stat, 0)?;
         let now = rustix::fs::fstat(&from)?;
         let facts = |stat: &Stat| (stat.st_ino, stat.st_size, stat.st_ctime, stat.st_ctime_nsec);
         Ok(facts(&now) == facts(stat))
-    }
-
-    fn data(&mut self, from: &OwnedFd, to: &OwnedFd, size: u64) -> rustix::io::Result<()> {
-        if self.mirror.clone {
-            match ioctl_ficlone(to, from) {
-                Ok(()) => return Ok(()),
-                Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY) => self.mirror.clone = false,
-                Err(error) => return Err(error),
-            }
-        }
-        // The size first: it makes the hole that data is then put into.
-        ftruncate(to, size)?;
-        let mut at = 0;
-        while at < size {
-            at = match seek(from, SeekFrom::Data(at)) {
-                Ok(data) => data,
-                Err(Errno::NXIO) => break,
-                Err(error) => return Err(error),
-            };
-            let end = seek(from, SeekFrom::Hole(at))?.min(size);
-            copy_range(from, to, at, end)?;
-            at = end;
-        }
-        Ok(())
     }
 }
 

@@ -48,6 +48,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/sandboxes/{id}/usage", get(handlers::usage))
         .route("/sandboxes/{id}/refusals", get(handlers::refusals))
         .route("/sandboxes/{id}/diff/{other}", get(handlers::differences))
+        .route("/sandboxes/{id}/merge", post(handlers::merge))
         .route("/sandboxes/{id}/network", get(handlers::network).put(handlers::set_network))
         .route("/sandboxes/{id}/inside/{*path}", any(inside::serve).layer(DefaultBodyLimit::disable()))
         .route("/sandboxes/{id}/fork", post(handlers::fork))

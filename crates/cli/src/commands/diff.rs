@@ -62,7 +62,7 @@ fn lines(found: &Differences) -> Vec<String> {
     files.chain(processes.into_iter().flatten()).collect()
 }
 
-fn file(FileDifference { path, change, aspects, directory }: &FileDifference) -> String {
+pub(super) fn file(FileDifference { path, change, aspects, directory }: &FileDifference) -> String {
     let path = text::one_line(&if *directory { format!("{path}/") } else { path.clone() });
     match change {
         FileChange::Added => format!("+ {path}"),

@@ -11,6 +11,7 @@ use super::{Error, Forked, chain};
 fn kind(error: &Error) -> FailureKind {
     match error {
         Error::Network(network::Error::Full(_)) => FailureKind::NoSpace,
+        Error::Sandbox(error) if error.is_of_full_disk() => FailureKind::NoSpace,
         Error::Image(images::Error::NotFound(_)) => FailureKind::NotFound,
         Error::Image(error) if !error.is_of_host() => FailureKind::InvalidRequest,
         Error::NoNetwork => FailureKind::Conflict,
@@ -36,6 +37,7 @@ fn kind(error: &Error) -> FailureKind {
         | Error::HostBusy { .. }
         | Error::OfPaused { .. }
         | Error::TooManyUsers { .. }
+        | Error::MergeConflict { .. }
         | Error::CheckpointExists(_) => FailureKind::Conflict,
         Error::StateGone(failure) | Error::VolumeRefused(failure) => failure.kind,
         Error::Volumes { source: volumed::Error::NoAnswer, .. } => FailureKind::Interrupted,
@@ -118,15 +120,13 @@ fn hint(error: &Error) -> Option<String> {
         Error::TemplateInUse { .. } => "remove them first: `pando ls`, then `pando kill`",
         Error::NoCheckpoint(_) => "`pando checkpoint ls` shows what there is; `pando checkpoint ID` takes one",
         Error::CheckpointExists(_) => "give another --name, or add --replace",
+        Error::MergeConflict { .. } => {
+            "make the files the same in both, or undo one side's change; --path merges what is below one directory"
+        }
         Error::Unfit { .. } => "start it on a node with the same kernel, processor features and image files",
         Error::DamagedFile { .. } => "export it again; nothing was taken over from this file",
-        Error::Store { source, .. } if lacks_master_key(source.as_ref()) => {
-            "the master keys are read when the node starts: add that key to the file, not in the first place, and restart the node"
-        }
-        Error::Store { source, .. } if !is_of_store(source.as_ref()) => return None,
-        Error::Store { .. } => {
-            "check the object store and the database that the node was started with; what was half written is garbage, not damage"
-        }
+        Error::Store { source, .. } => return hint_of_store(source.as_ref()).map(str::to_owned),
+        Error::Sandbox(error) if error.is_of_full_disk() => "remove files there, or give its template more (`--disk`)",
         Error::NotRunning { state: SandboxState::Paused, .. } => "resume it first: `pando resume ID`",
         Error::NotRunning { state: SandboxState::Pausing, .. } => "when it is paused, resume it: `pando resume ID`",
         Error::StateGone(failure) | Error::VolumeRefused(failure) => return failure.hint.clone(),
@@ -185,6 +185,17 @@ fn hint(error: &Error) -> Option<String> {
         | Error::Sandbox(_) => return None,
     };
     Some(text.to_owned())
+}
+
+fn hint_of_store(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    if lacks_master_key(error) {
+        return Some(
+            "the master keys are read when the node starts: add that key to the file, not in the first place, and restart the node",
+        );
+    }
+    is_of_store(error).then_some(
+        "check the object store and the database that the node was started with; what was half written is garbage, not damage",
+    )
 }
 
 /// About what a sandbox stands on.
@@ -272,7 +283,9 @@ fn lacks_master_key(error: &(dyn std::error::Error + 'static)) -> bool {
 
 fn details(error: &Error) -> Vec<String> {
     match error {
-        Error::CannotFork { refusals, .. } | Error::Unfit { reasons: refusals, .. } => refusals.clone(),
+        Error::CannotFork { refusals: details, .. }
+        | Error::Unfit { reasons: details, .. }
+        | Error::MergeConflict { conflicts: details, .. } => details.clone(),
         Error::ProgramEnded { output, .. }
         | Error::OnFork { output, .. }
         | Error::StepFailed { output, .. }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Ends work on another thread when it is dropped.
-struct StopAtEnd(Arc<AtomicBool>);
+pub(super) struct StopAtEnd(pub(super) Arc<AtomicBool>);
 
 impl Drop for StopAtEnd {
     fn drop(&mut self) {
@@ -51,7 +51,7 @@ impl Node {
     }
 
     /// The record of a sandbox whose files can be looked at here.
-    fn with_files(&self, id: &SandboxId) -> Result<SandboxRecord> {
+    pub(super) fn with_files(&self, id: &SandboxId) -> Result<SandboxRecord> {
         let record = self.state().sandbox(id)?.clone();
         match record.state {
             SandboxState::Running | SandboxState::Exited(_) | SandboxState::Lost => Ok(record),
@@ -60,20 +60,23 @@ impl Node {
     }
 
     /// The layers that show its files, topmost first.
-    fn stack(&self, record: &SandboxRecord) -> Vec<PathBuf> {
+    pub(super) fn stack(&self, record: &SandboxRecord) -> Vec<PathBuf> {
         let own = self.host.changes.of(&record.id).join(UPPER);
         std::iter::once(own).chain(record.layers.iter().cloned()).collect()
     }
 }
 
-fn to_model(found: sandbox::Difference) -> FileDifference {
+pub(super) fn to_model(found: sandbox::Difference) -> FileDifference {
     let sandbox::Difference { path, change, is_directory } = found;
-    let change = match change {
+    FileDifference { path, change: file_change(change), is_directory }
+}
+
+pub(super) fn file_change(change: sandbox::Change) -> model::FileChange {
+    match change {
         sandbox::Change::Added => model::FileChange::Added,
         sandbox::Change::Removed => model::FileChange::Removed,
         sandbox::Change::Changed(aspects) => model::FileChange::Changed(aspects.into_iter().map(aspect).collect()),
-    };
-    FileDifference { path, change, is_directory }
+    }
 }
 
 fn aspect(aspect: sandbox::Aspect) -> model::FileAspect {

@@ -43,6 +43,8 @@ pub(crate) enum Operation {
     Files,
     /// Connect to a port in it.
     Connect,
+    /// Bring changes of another sandbox's files into it.
+    Merge,
     /// Capture it for a fork or a checkpoint. It goes on.
     Capture,
     /// Pause it.
@@ -95,7 +97,7 @@ impl Denial {
 /// The table.
 pub(crate) fn admit(phase: Phase, operation: Operation) -> Result<Admission, Denial> {
     match operation {
-        Operation::Command => match phase {
+        Operation::Command | Operation::Merge => match phase {
             // A sandbox outlives its program.
             Phase::Running | Phase::Exited(_) => Ok(Admission::InTurn),
             Phase::Absent | Phase::Pausing | Phase::Paused | Phase::Resuming | Phase::Lost => not_running(phase),
@@ -179,6 +181,7 @@ mod tests {
         let here = [on(S::Running), on(S::Pausing), on(S::Exited(CODE)), on(S::Lost)];
         let table = [
             (Command, [absent, in_turn, pausing, paused, paused, in_turn, lost]),
+            (Merge, [absent, in_turn, pausing, paused, paused, in_turn, lost]),
             (Files, [absent, now, pausing, paused, paused, now, lost]),
             (Connect, [absent, now, pausing, paused, paused, exited, lost]),
             (Capture, [absent, in_turn, pausing, paused, paused, exited, lost]),

@@ -224,6 +224,8 @@ impl Node {
         let (program, commands) =
             running.map_or((None, None), |Running { program, commands, .. }| (program, Some(commands)));
         let (main, ended) = program.unzip();
+        // If it was paused on this node.
+        let fork_points = self.state().sandbox(id).map(|paused| paused.fork_points.clone()).unwrap_or_default();
         let record = SandboxRecord {
             layers: self.host.changes.split(&layers).1.to_vec(),
             pages: template.pages.clone(),
@@ -234,6 +236,7 @@ impl Node {
             state: SandboxState::Running,
             paused_ms: None,
             held: Some(paused.paused_ms),
+            fork_points,
             ..small(paused)
         };
         blank.record.finish(&record)?;
@@ -333,6 +336,7 @@ fn small(paused: &Paused) -> SandboxRecord {
         reservation: None,
         network: paused.network.clone(),
         kept: None,
+        fork_points: Vec::new(),
     }
 }
 

@@ -336,6 +336,7 @@ impl Node {
             reservation: source.reservation.clone(),
             network: source.network.clone(),
             kept: None,
+            fork_points: self.fork_points(source),
         };
         blank.record.finish(&record)?;
         self.show_own_volumes(&blank.id, &source.cut)?;

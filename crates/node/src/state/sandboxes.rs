@@ -32,14 +32,15 @@ impl State {
     /// It is to be removed: from here on it is no sandbox any more, but its id stays claimed until nothing is left of it.
     /// Returns the layers that nothing else uses.
     pub(crate) fn forget(&mut self, id: &SandboxId) -> Vec<PathBuf> {
-        let layers = self.take_out(id);
+        let mut layers = self.take_out(id);
+        layers.extend(self.drop_useless_fork_points());
         self.unused(layers)
     }
 
     /// Removes its record; gives the layers that it had.
     pub(super) fn take_out(&mut self, id: &SandboxId) -> Vec<PathBuf> {
         self.unbound.remove(id);
-        let layers = self.sandboxes.remove(id).map(|record| record.kept.into_iter().chain(record.layers).collect());
+        let layers = self.sandboxes.remove(id).map(|record| record.needs().cloned().collect());
         layers.unwrap_or_default()
     }
 
@@ -58,7 +59,7 @@ impl State {
     pub(crate) fn records(&self, id: &SandboxId) -> bool {
         let is_point = |layer: &PathBuf| fork_point(layer).is_some_and(|point| point == *id);
         self.sandboxes.get(id).is_some_and(|record| record.state != SandboxState::Paused)
-            || self.sandboxes.values().flat_map(|record| record.kept.iter().chain(&record.layers)).any(is_point)
+            || self.sandboxes.values().flat_map(SandboxRecord::needs).any(is_point)
             || self
                 .templates
                 .values()
@@ -85,6 +86,8 @@ impl State {
     ///
     /// Fork points among them are claimed until [`Self::layer_removed`]: a sweep beside the removal finds no leftover.
     pub(crate) fn unused(&mut self, mut layers: Vec<PathBuf>) -> Vec<PathBuf> {
+        layers.sort_unstable();
+        layers.dedup();
         layers.retain(|layer| !self.uses_layer(layer));
         self.claimed.extend(layers.iter().filter_map(|layer| fork_point(layer)));
         layers
@@ -172,7 +175,7 @@ impl State {
     pub(crate) fn uses_layer(&self, path: &Path) -> bool {
         let in_use = |layers: &[PathBuf]| layers.iter().any(|layer| layer == path);
         self.templates.values().filter_map(|template| template.record.as_ref()).any(|record| in_use(&record.layers()))
-            || self.sandboxes.values().any(|record| in_use(&record.layers) || record.kept.as_deref() == Some(path))
+            || self.sandboxes.values().flat_map(SandboxRecord::needs).any(|layer| layer == path)
             || self.pool.values().flatten().any(|blank| in_use(&blank.layers))
             || in_use(&self.pinned)
     }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::{Blank, CommandStreams, Parked, Readiness, State, ZygoteRef};
 use crate::{
     error::Error,
-    records::{Draft, SandboxRecord, TemplateRecord},
+    records::{Draft, ForkPoint, SandboxRecord, TemplateRecord},
 };
 
 fn name(text: &str) -> TemplateName {
@@ -88,6 +88,7 @@ pub(super) fn sandbox(state: &mut State, template: &str, layers: &[&str]) -> San
         reservation: None,
         network: model::NetworkPolicy::default(),
         kept: None,
+        fork_points: Vec::new(),
     });
     id
 }
@@ -273,6 +274,25 @@ fn a_layer_is_given_up_with_its_last_user_only() {
     assert!(state.keeps(&"s0123456789ab".parse().unwrap()), "no leftover for the sweep while it is removed");
     state.layer_removed(point.as_ref());
     assert!(!state.keeps(&"s0123456789ab".parse().unwrap()));
+}
+
+#[test]
+fn how_files_were_at_a_fork_is_kept_for_those_who_descend_from_it() {
+    let mut state = ready("a", 1);
+    let (point, id) = (PathBuf::from("/state/changes/s0123456789ab/upper"), "s0123456789ab".parse().unwrap());
+    let (first, second) = (sandbox(&mut state, "a", &["/t/layer"]), sandbox(&mut state, "a", &["/t/layer"]));
+    for copy in [&first, &second] {
+        let layers = vec![point.clone(), "/t/layer".into()];
+        let of = "s0123456789ac".parse().unwrap();
+        state.sandboxes.get_mut(copy).unwrap().fork_points = vec![ForkPoint { of, at_ms: 1, layers }];
+    }
+    assert!(state.uses_layer(&point) && state.keeps(&id) && state.records(&id));
+    let third = sandbox(&mut state, "a", &["/t/layer"]);
+    state.sandboxes.get_mut(&third).unwrap().fork_points = state.sandboxes[&second].fork_points.clone();
+    assert!(state.forget(&first).is_empty());
+    // Only one of them is left: it has nothing to go back to.
+    assert_eq!(state.forget(&third), [point]);
+    assert!(state.sandboxes[&second].fork_points.is_empty());
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::{convert::Infallible, sync::Arc};
 
 use api::{
-    BuildEvent, Differences, ForkRequest, ForkResponse, NetworkPolicy, NodeInfo, Refusal, Relative, Removed,
-    RunRequest, RunResponse, Sandbox, SandboxDetail, Template, TemplateSpec, Usage,
+    BuildEvent, Differences, ForkRequest, ForkResponse, Merge, MergeRequest, NetworkPolicy, NodeInfo, Refusal,
+    Relative, Removed, RunRequest, RunResponse, Sandbox, SandboxDetail, Template, TemplateSpec, Usage,
 };
 use axum::{
     Json,
@@ -20,7 +20,7 @@ use base::{
 };
 use keeper::origin::carried;
 use model::ForkSpec;
-use node::{Error, Node, OfPaused, Progress};
+use node::{Error, MergeOrder, Node, OfPaused, Progress};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::{mpsc, oneshot};
 
@@ -195,6 +195,17 @@ pub(super) async fn differences(
     Path((first, second)): Path<(String, String)>,
 ) -> Result<Json<Differences>> {
     Ok(Json(node.differences(&parse(&first)?, &parse(&second)?).await?.into()))
+}
+
+pub(super) async fn merge(
+    State(node): Shared,
+    Path(id): Path<String>,
+    Request(request): Request<MergeRequest>,
+) -> Result<Json<Merge>> {
+    let id: SandboxId = parse(&id)?;
+    let MergeRequest { from, dry_run: is_dry_run, paths } = request;
+    // To its end, also if the client leaves.
+    answer(finish(async move { node.merge(&id, MergeOrder { from, is_dry_run, paths }).await }).await)
 }
 
 pub(super) async fn refusals(State(node): Shared, Path(id): Path<String>) -> Result<Json<Vec<Refusal>>> {

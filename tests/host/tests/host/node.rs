@@ -31,6 +31,7 @@ mod limits;
 mod live_fork;
 mod mcp;
 mod memory;
+mod merge;
 mod network;
 mod on_fork;
 mod output;
@@ -74,6 +75,7 @@ pub(crate) fn cases() -> Vec<Case> {
         builds::cases(),
         burst::cases(),
         live_fork::cases(),
+        merge::cases(),
         checkpoint::cases(),
         copies::cases(),
         pager::cases(),

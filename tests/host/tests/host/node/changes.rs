@@ -144,15 +144,17 @@ fn resumed(node: &mut Node) -> Result<()> {
 }
 
 /// Layers for snapshots that are there, those of templates left out.
-fn kept(node: &Node) -> Result<Vec<String>> {
+pub(super) fn kept(node: &Node) -> Result<Vec<String>> {
     let all = fs::read_dir(format!("/proc/{}/root{}/changes", node.server_pid()?, node.state.display()))?;
     let names = all.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<Result<Vec<_>>>()?;
     let sandboxes = fs::read_dir(node.state.join("sandboxes"))?;
     let known: Vec<_> = sandboxes.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     let mut left: Vec<String> = names.into_iter().filter(|name| !known.contains(name)).collect();
-    let record = fs::read(node.state.join("templates/files/record"))?;
-    let record = String::from_utf8_lossy(&record);
-    left.retain(|name| !record.contains(name.as_str()));
+    for template in fs::read_dir(node.state.join("templates"))? {
+        let record = fs::read(template?.path().join("record"))?;
+        let record = String::from_utf8_lossy(&record);
+        left.retain(|name| !record.contains(name.as_str()));
+    }
     Ok(left)
 }
 
@@ -391,7 +393,8 @@ fn limited(node: &mut Node) -> Result<()> {
     let copy = forked(node, filler)?;
     ensure!(node.shell(&copy, "head -c 40000000 /dev/zero > /tmp/y && echo written")? == "written\n");
     ensure!(node.shell(&copy, fill)?.contains("Disk quota exceeded"));
-    // As it was removed, room comes back: with the next commit.
+    // As it was removed, room comes back with the next commit, when no other one shares it.
+    node.ok(&["kill", &copy])?;
     node.shell(filler, "rm /tmp/fill; for n in $(seq 40); do echo x > /tmp/y && exit 0; sleep 1; done; exit 1")?;
     let usage = node.json(&["stats", other, "--json"])?;
     ensure!(usage.to_string().contains("67108864"), "{usage}");
