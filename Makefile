@@ -78,12 +78,13 @@ soak-store: ## the store on a real S3 service, 10,000 races for a name, and 1,00
 	PANDO_ROUNDS=1000 $(CARGO) test --locked -p pando-pager --test served -- any_of
 	PANDO_ROUNDS=10 $(CARGO) test --locked -p pando-pager --test served -- forks_moves
 
-soak-node: examples programs ## kills in the middle of forks (100 rounds) and of restores (1,000 and more), twins compared 100 times, faults of S3
+soak-node: examples programs ## kills in the middle of forks (100 rounds) and of restores (1,000 and more), twins compared 100 times, ten real programs of many processes, faults of S3
 	$(CARGO) build $(TESTS)
 	PANDO_ROUNDS=100 $(HOST_TESTS) crash::any
 	PANDO_ROUNDS=100 $(HOST_TESTS) twins::every
 	PANDO_ROUNDS=40 $(HOST_TESTS) killed_in_between
 	PANDO_ROUNDS=125 $(HOST_TESTS) kills::
+	PANDO_ROUNDS=1 $(HOST_TESTS) real_trees::
 	PANDO_OUTAGE_S=30 GO=$(GO) scripts/s3.sh $(HOST_TESTS) faults
 
 soak-serve: examples programs ## attacks on a server: 1,000 idle streams, a minute of swapped links, 20 rounds of all; slow SDK tests
