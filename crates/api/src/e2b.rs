@@ -22,7 +22,7 @@ pub use network::{EgressProxy, EgressTls, Network, NetworkUpdate, Rule, Transfor
 pub use sandbox::Fork;
 pub use sandbox::{
     AutoResume, Connect, ConnectV2, ForkResult, Iam, IamToken, Lifecycle, NewSandbox, NewSandboxV2, OnTimeout, Pause,
-    PauseMode, Refresh, Resumed, Sandbox, SandboxDetail, State, Timeout, VolumeMount,
+    PauseMode, Refresh, Relative, Resumed, Sandbox, SandboxDetail, State, Timeout, VolumeMount,
 };
 pub use secret::{NewSecret, Secret, SecretUpdate};
 pub use snapshot::{Snapshot, SnapshotInfo};

@@ -46,6 +46,9 @@ pub const DIFFERENCES_MAX: usize = 50_000;
 /// Forks back that a sandbox knows how its files, or those of the one that it descends from, were: what a merge goes back to.
 pub const FORK_POINTS_MAX: usize = 8;
 
+/// Most forks of a team in one answer.
+pub const FORKS_LISTED_MAX: usize = 10_000;
+
 /// Sandboxes that are gone and are remembered, because others descend from them.
 pub const GONE_SANDBOXES_MAX: usize = 10_000;
 

@@ -47,8 +47,8 @@ pub use self::{
     keys::{Caller, KeyInfo, Keys, Scope},
     page::{Order, Page, PageToken},
     sandboxes::{
-        Filter, IdempotencyKey, Lifetime, ListedPage, NewSandbox, Observed, OnTimeout, PauseMode, Reservation,
-        Reserved, Sandbox, Sandboxes, Size, Started, State, States, Transition, VolumeMount,
+        Filter, IdempotencyKey, Lifetime, ListedPage, NewSandbox, Observed, OnTimeout, PauseMode, Relative,
+        Reservation, Reserved, Sandbox, Sandboxes, Size, Started, State, States, Transition, VolumeMount,
     },
     scheduler::{Refused, Runtime, Scheduler},
     secret::{FileOperation, SignatureError, SignedUrl, Token},
@@ -64,7 +64,12 @@ pub use self::{
 };
 use self::{keys::Cache, secret::Secret};
 
-const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema_1.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+];
 const SCHEMA: Schema = Schema { name: "control", migrations: MIGRATIONS, first_rows: "" };
 
 /// The control plane of one server. A clone is the same one.

@@ -10,6 +10,7 @@
 //! A server claims a sandbox before it pauses, resumes or kills it. It renews the claim while it works. When its claim
 //! ends without an answer, the server has died, and another one may claim. A kill takes any claim over.
 
+mod forks;
 mod lifetime;
 mod list;
 mod record;
@@ -24,6 +25,7 @@ use serde_json::Value;
 use sqlx::AnyConnection;
 
 pub use self::{
+    forks::Relative,
     list::{Filter, ListedPage, States},
     start::{IdempotencyKey, Reservation, Reserved, Started},
     transition::{Observed, Transition},

@@ -56,6 +56,7 @@ fn routes() -> OpenApiRouter<Arc<Platform>> {
         .routes(routes!(sandboxes::end::refresh))
         .routes(routes!(sandboxes::end::pause))
         .routes(routes!(sandboxes::fork::fork))
+        .routes(routes!(sandboxes::forks::forks))
         .routes(routes!(sandboxes::fork::snapshot))
         .routes(routes!(sandboxes::fork::snapshots))
         .routes(routes!(sandboxes::watch::metrics_of))

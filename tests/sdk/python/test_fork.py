@@ -90,6 +90,22 @@ def test_of_a_paused_one(make, api) -> None:
     assert state_of(source) == "paused"
 
 
+def test_the_tree_of_forks_is_shown(make) -> None:
+    """An addition of ours: who was forked from whom, also when one between them is gone."""
+    source = make()
+    (child,) = source.fork()
+    (grandchild,) = make.adopt(child).fork()
+    make.adopt(grandchild)
+    ids = [sandbox.sandbox_id for sandbox in (source, child, grandchild)]
+    child.kill()
+    shown = web.api("GET", f"/forks?sandboxID={ids[2]}").json()
+    assert [line["sandboxID"] for line in shown] == ids
+    assert [line.get("parentID") for line in shown] == [None, *ids[:2]]
+    assert [line.get("state") for line in shown] == ["running", None, "running"]
+    assert shown[1]["forkedAt"] < shown[2]["forkedAt"]
+    assert web.api("GET", "/forks?sandboxID=absent0000000000").status_code == 404
+
+
 def test_of_nothing(api) -> None:
     """The SDK raises, or hands the error over in the child's place."""
     try:

@@ -284,6 +284,25 @@ pub struct ForkResult {
     pub error: Option<Error>,
 }
 
+/// `GET /forks`: a sandbox that was forked, or that others were forked from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = SandboxRelative)]
+pub struct Relative {
+    /// The sandbox.
+    #[serde(rename = "sandboxID")]
+    pub sandbox_id: String,
+    /// The one that it was forked from, if it was.
+    #[serde(rename = "parentID", skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<String>,
+    /// When that was, in RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_at: Option<String>,
+    /// Whether it runs or is paused. Not there: it is gone, and remembered because others descend from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<State>,
+}
+
 /// `POST /sandboxes/{id}/timeout`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[schema(as = SandboxTimeoutRequest)]

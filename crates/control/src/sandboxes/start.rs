@@ -10,7 +10,7 @@ use db::{Fields, failed, retry};
 use ring::digest::{SHA256, digest};
 use sqlx::AnyConnection;
 
-use super::{NewSandbox, Sandbox, Sandboxes, State, VolumeMount, record};
+use super::{NewSandbox, Sandbox, Sandboxes, State, VolumeMount, forks, record};
 use crate::{ControlError, EventKind, Time, events, quota, time::sql};
 
 /// How often a request looks whether the one with the same idempotency key is done.
@@ -161,6 +161,16 @@ impl Sandboxes<'_> {
 
     /// Says that a node has started the sandbox. Its time begins now.
     pub async fn confirm(&self, reservation: &Reservation, id: &SandboxId) -> Result<Sandbox, ControlError> {
+        self.confirm_copy(reservation, id, None).await
+    }
+
+    /// As [`Sandboxes::confirm`], of a copy of `parent`.
+    pub async fn confirm_copy(
+        &self,
+        reservation: &Reservation,
+        id: &SandboxId,
+        parent: Option<&SandboxId>,
+    ) -> Result<Sandbox, ControlError> {
         let now = self.0.clock.now();
         let sandbox = Sandbox {
             id: id.clone(),
@@ -175,16 +185,24 @@ impl Sandboxes<'_> {
             server: self.0.server.clone(),
             token_generation: 1,
         };
-        retry(|| self.try_confirm(reservation, &sandbox)).await?;
+        retry(|| self.try_confirm(reservation, &sandbox, parent)).await?;
         self.0.wake.notify_one();
         Ok(sandbox)
     }
 
-    async fn try_confirm(&self, reservation: &Reservation, sandbox: &Sandbox) -> Result<(), ControlError> {
+    async fn try_confirm(
+        &self,
+        reservation: &Reservation,
+        sandbox: &Sandbox,
+        parent: Option<&SandboxId>,
+    ) -> Result<(), ControlError> {
         let failed = || failed("add a sandbox");
         let mut transaction = self.0.db.begin_relaxed().await?;
         end_reservation(&mut transaction, reservation).await?;
         record::insert(&mut transaction, sandbox).await?;
+        if let Some(parent) = parent {
+            forks::add(&mut transaction, sandbox, parent).await?;
+        }
         let owner = (&sandbox.team, &sandbox.id);
         events::add(&mut transaction, owner, sandbox.started, EventKind::Created, "").await?;
         let update = sqlx::query("UPDATE idempotency_keys SET sandbox = $1 WHERE reservation = $2");

@@ -9,7 +9,7 @@ use base::{
 use db::{failed, retry};
 use sqlx::AnyConnection;
 
-use super::{PauseMode, Sandbox, Sandboxes, State, record, start::check_timeout};
+use super::{PauseMode, Sandbox, Sandboxes, State, forks, record, start::check_timeout};
 use crate::{ControlError, Doing, EventKind, Inner, Noun, Time, events, quota, time::span_sql};
 
 /// A claim on a sandbox. It is renewed while this value lives, and ends two minutes after it is dropped without an
@@ -241,6 +241,7 @@ async fn remove(inner: &Inner, sandbox: &Sandbox, reason: &str) -> Result<(), Co
         found => found?,
     };
     record::remove(&mut transaction, &sandbox.id).await?;
+    forks::forget(&mut transaction, &sandbox.id, inner.db.for_update()).await?;
     let owner = (&sandbox.team, &sandbox.id);
     events::add(&mut transaction, owner, inner.clock.now(), EventKind::Killed, reason).await?;
     Ok(transaction.commit().await.map_err(failed("remove a sandbox"))?)
@@ -306,6 +307,7 @@ async fn try_observe(inner: &Inner, id: &SandboxId, observed: Observed) -> Resul
         (Observed::Running, State::Running) => adopt(inner, &mut transaction, id).await?,
         (Observed::Gone, _) => {
             record::remove(&mut transaction, id).await?;
+            forks::forget(&mut transaction, id, inner.db.for_update()).await?;
             events::add(&mut transaction, owner, now, EventKind::Killed, "it is not on its node").await?;
         }
         (Observed::Running | Observed::Paused(_), _) => {

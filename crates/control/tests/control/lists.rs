@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use control::{Control, Filter, Kind, NewSandbox, Order, Page, Sandbox, States};
+use base::id::SandboxId;
+use control::{Control, Filter, Kind, NewSandbox, Order, Page, Reserved, Sandbox, States};
 
 use crate::place::{Place, create, kill, pause, spec, team};
 
@@ -47,6 +48,54 @@ pub(crate) async fn metadata_of_any_characters_is_matched_exactly(place: &Place)
     for metadata in [pairs(&[("k", "V")]), pairs(&[("k", "")]), pairs(&[("k", "v"), ("x", "y")])] {
         assert!(ids(&control, &ours, &Filter { metadata, ..Filter::default() }).await.is_empty());
     }
+}
+
+pub(crate) async fn forks_are_known_as_long_as_one_descends_from_them(place: &Place) {
+    let control = place.open("a").await;
+    let (ours, theirs) = (team(&control, "acme").await, team(&control, "other").await);
+    let alone = create(&control, &ours, &spec()).await.unwrap();
+    let root = create(&control, &ours, &spec()).await.unwrap();
+    let fork = async |parent: &Sandbox| {
+        place.clock.advance(Duration::from_millis(1));
+        let reserved = control.sandboxes().reserve(&ours, &spec(), None, Duration::ZERO).await.unwrap();
+        let Reserved::New(room) = reserved else { panic!("nothing was asked twice") };
+        control.sandboxes().confirm_copy(&room, &SandboxId::random(), Some(&parent.id)).await.unwrap()
+    };
+    let (one, other) = (fork(&root).await, fork(&root).await);
+    let deep = fork(&one).await;
+    let shown = async |of: Option<&Sandbox>| {
+        let found = control.sandboxes().forks(&ours, of.map(|of| &of.id)).await.unwrap();
+        found.into_iter().map(|found| (found.id, found.parent, found.is_running)).collect::<Vec<_>>()
+    };
+    let line = |of: &Sandbox, parent: Option<&Sandbox>, is_running| {
+        (of.id.clone(), parent.map(|parent| parent.id.clone()), is_running)
+    };
+    pause(&control, &other).await;
+    let (running, paused) = (Some(true), Some(false));
+    let all = [
+        line(&root, None, running),
+        line(&one, Some(&root), running),
+        line(&other, Some(&root), paused),
+        line(&deep, Some(&one), running),
+    ];
+    assert_eq!(shown(None).await, all);
+    assert_eq!(shown(Some(&deep)).await, all);
+    assert_eq!(shown(Some(&alone)).await, [line(&alone, None, running)]);
+    assert!(control.sandboxes().forks(&theirs, None).await.unwrap().is_empty());
+    assert!(control.sandboxes().forks(&theirs, Some(&one.id)).await.is_err());
+    kill(&control, &root).await;
+    kill(&control, &one).await;
+    let left = [
+        line(&root, None, None),
+        line(&one, Some(&root), None),
+        line(&other, Some(&root), paused),
+        line(&deep, Some(&one), running),
+    ];
+    assert_eq!(shown(None).await, left);
+    kill(&control, &deep).await;
+    assert_eq!(shown(None).await, [line(&root, None, None), line(&other, Some(&root), paused)]);
+    kill(&control, &other).await;
+    assert!(shown(None).await.is_empty());
 }
 
 pub(crate) async fn lists_are_filtered_by_state_template_and_start(place: &Place) {

@@ -60,6 +60,7 @@ mod on {
     on_both! { lists:
         metadata_of_any_characters_is_matched_exactly
         lists_are_filtered_by_state_template_and_start
+        forks_are_known_as_long_as_one_descends_from_them
         a_thousand_sandboxes_are_paged_while_others_come_and_go
         a_token_of_another_order_is_refused
     }

@@ -4,6 +4,7 @@ pub(crate) mod connect;
 pub(crate) mod create;
 pub(crate) mod end;
 pub(crate) mod fork;
+pub(crate) mod forks;
 pub(crate) mod list;
 pub(crate) mod network;
 pub(crate) mod wanted;

@@ -242,7 +242,7 @@ impl Platform {
     async fn note_copy(self: &Arc<Self>, reservation: &mut Reservation, copy: &model::Sandbox) -> e2b::ForkResult {
         let noted = async {
             self.note_mounts(reservation, copy).await?;
-            Result::Ok(self.control.sandboxes().confirm(reservation, &copy.id).await?)
+            Result::Ok(self.control.sandboxes().confirm_copy(reservation, &copy.id, copy.parent.as_ref()).await?)
         };
         match noted.await {
             Ok(known) => e2b::ForkResult { sandbox: Some(self.answer(&known)), error: None },
