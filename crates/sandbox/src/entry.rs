@@ -2,15 +2,18 @@
 
 use std::{
     ffi::{CStr, OsStr},
-    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     path::Path,
 };
 
 use rustix::{
     fs::{
-        AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, chownat, copy_file_range,
-        fchmod, fchown, ftruncate, futimens, ioctl_ficlone, lgetxattr, lremovexattr, mknodat, openat, readlinkat, seek,
-        symlinkat, unlinkat, utimensat,
+        AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, chmod, chownat,
+        copy_file_range, fchmod, fchown, ftruncate, futimens, ioctl_ficlone, lgetxattr, lremovexattr, mknodat, openat,
+        readlinkat, seek, symlinkat, unlinkat, utimensat,
     },
     io::{Errno, pread, pwrite},
 };
@@ -37,7 +40,9 @@ pub(crate) fn make(from: Place<'_>, to: Place<'_>, stat: &Stat, shift: u32) -> r
     // Whiteouts are character devices 0:0.
     mknodat(to.0, to.1, kind, Mode::from_raw_mode(stat.st_mode), stat.st_rdev)?;
     finish_by_name(from, to, stat, shift)?;
-    rustix::fs::chmodat(to.0, to.1, Mode::from_raw_mode(stat.st_mode), AtFlags::empty())
+    // By a descriptor: the call takes a path and follows it, and a sandbox that runs may have put a link there meanwhile.
+    let made = openat(to.0, to.1, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    chmod(format!("/proc/self/fd/{}", made.as_raw_fd()), Mode::from_raw_mode(stat.st_mode))
 }
 
 /// Opens what is to be copied. Not to wait for the writer of a pipe, if one has taken the file's place.

@@ -10,8 +10,9 @@
 //! fails: only when all are made are they renamed, one by one. A failure in between leaves each entry as one of both sides has it, and the same
 //! merge does the rest.
 //!
-//! All work is done from outside, in the sandbox's own mount, and stays below its root: no link is followed, and no mount crossed
-//! (openat2(2), `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV`).
+//! All work is done from outside, in the sandbox's own mount, and stays below its root: directories are reached by openat2(2) with
+//! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV`. Programs of the sandbox may change everything meanwhile, the copies, too, and a link of
+//! theirs would lead into the files of the host. So no call follows one: they work on descriptors, or on a name in a directory that is open.
 
 mod install;
 mod plan;

@@ -72,6 +72,7 @@ fn files(image: &ProgramImage) -> impl Iterator<Item = Named> {
             | FileKind::Epoll { .. }
             | FileKind::Memfd { .. }
             | FileKind::UnixPair { .. }
+            | FileKind::Pidfd { .. }
             | FileKind::ResetConnection { .. }
             | FileKind::Connection { .. } => Vec::new(),
         };

@@ -33,8 +33,38 @@ pub(super) fn divide(common: Common, tree: &mut Tree) -> Vec<Refusal> {
     let mut numbers = tree.handed_from..;
     let objects = divide_objects(&common, &makers.objects, &mut tree.members, &mut numbers);
     divide_files(common, &makers.files, &objects, &mut tree.members, &mut numbers);
-    tree.members.iter().flat_map(|member| orphaned(member, tree)).collect()
+    let orphaned = tree.members.iter().flat_map(|member| orphaned(member, tree));
+    orphaned.chain((0..tree.members.len()).flat_map(|at| out_of_reach(tree, at))).collect()
 }
+
+/// Descriptors of processes that need not be there when they are made.
+fn out_of_reach(tree: &Tree, at: usize) -> Vec<Refusal> {
+    let member = &tree.members[at];
+    let thread = &member.image.threads[0];
+    let reached: BTreeSet<i32> = std::iter::once(INIT)
+        .chain(tree.lineage(at).map(|above| above.image.threads[0].tid))
+        .chain(tree.children(at).map(|child| tree.members[child].image.threads[0].tid))
+        .chain(tree.zombies.iter().filter(|zombie| zombie.parent == at).map(|zombie| zombie.pid))
+        .collect();
+    let mut refusals = Vec::new();
+    for file in &member.image.files {
+        let FileKind::Pidfd { pid } = file.kind else { continue };
+        let fd = file.numbers.first().map_or(-1, |(number, _)| *number);
+        let is_shared = tree.handed_from > 0 && file.numbers.iter().any(|(number, _)| *number >= tree.handed_from);
+        let what = match pid {
+            _ if is_shared => "a pidfd that several processes share",
+            Some(pid) if !reached.contains(&pid) => "a pidfd of a process that is neither above it nor its child",
+            Some(_) | None => continue,
+        };
+        let refusal = Refusal::UnknownDescriptor { fd, what: what.into() };
+        let name = String::from_utf8_lossy(&thread.name);
+        refusals.push(if at == 0 { refusal } else { refusal.of_process(thread.tid, name.trim_end_matches('\0')) });
+    }
+    refusals
+}
+
+/// The sandbox's first process, which is above all.
+const INIT: i32 = 1;
 
 /// Who makes what.
 struct Makers {

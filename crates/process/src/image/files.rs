@@ -168,6 +168,10 @@ pub(crate) enum FileKind {
         connection: usize,
         end: End,
     },
+    /// A process, by its number in the sandbox; none: it is gone.
+    Pidfd {
+        pid: Option<i32>,
+    },
 }
 
 /// Which end of a pair.

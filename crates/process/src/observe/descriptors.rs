@@ -322,9 +322,21 @@ impl<'a> Reader<'a> {
             b"[signalfd]" => Ok(FileKind::Signalfd { mask: info.number("sigmask", 16)? }),
             b"[eventpoll]" => Ok(Self::epoll(info)),
             b"inotify" => return self.inotify(fd, info),
+            b"[pidfd]" => Self::pidfd(listed),
             b"[io_uring]" => Err(Refusal::IoUring { fd }),
             _ => Err(Refusal::UnknownDescriptor { fd, what: String::from_utf8_lossy(&listed.link).into_owned() }),
         })
+    }
+
+    fn pidfd(listed: &Listed) -> Result<FileKind, Refusal> {
+        // PIDFD_THREAD
+        if listed.flags & libc::O_EXCL != 0 {
+            return Err(Refusal::UnknownDescriptor { fd: listed.fd, what: "a pidfd of a thread".into() });
+        }
+        // "NSpid: 4711 23": in each of its pid namespaces; -1 if it is gone.
+        let numbers = listed.info.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let pid = numbers.and_then(|numbers| numbers.split_ascii_whitespace().last()?.parse().ok());
+        Ok(FileKind::Pidfd { pid: pid.filter(|pid| *pid > 0) })
     }
 
     fn epoll(info: &Fields) -> FileKind {

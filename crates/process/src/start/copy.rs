@@ -143,7 +143,8 @@ impl Copy<'_> {
         script.call(libc::SYS_prctl, [libc::PR_SET_NAME.into(), name.into()], Check::Success);
         request_components(script, image.extended.requested);
         let complete = |arena: &mut Arena, script: &mut Script| {
-            files::Builder::resume(arena, script, image, transit, made).complete()
+            let spare = (!tree.is_single()).then(|| descend::spare_number(tree) + at as i32);
+            files::Builder::resume(arena, script, image, transit, made).complete(spare)
         };
         if at != 0 && family.is_empty() {
             descend::close_handed_down(self, script);

@@ -123,7 +123,7 @@ fn place_helper(arena: &mut Arena, leader: Option<i32>, spare: i32, orphans: &[C
 }
 
 /// The first number above those of all processes, threads, sessions and groups: what has none of the source's must not take one of these.
-fn spare_number(tree: &Tree) -> i32 {
+pub(super) fn spare_number(tree: &Tree) -> i32 {
     let threads = tree.images().flat_map(|image| &image.threads).map(|thread| thread.tid);
     let kin = tree.members.iter().flat_map(|member| {
         [member.kin.joins, member.kin.orphan.as_ref().and_then(|orphan| orphan.leader)].into_iter().flatten()

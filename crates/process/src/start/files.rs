@@ -9,6 +9,7 @@ mod directories;
 mod modes;
 mod objects;
 mod pairs;
+mod processes;
 mod registrations;
 mod sockets;
 
@@ -168,8 +169,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds what needs all to be in place; gives the steps that arm timers.
-    pub(super) fn complete(mut self) -> Script {
+    /// Adds what needs all to be in place; gives the steps that arm timers. `spare`: a number that no process has, if there are several.
+    pub(super) fn complete(mut self, spare: Option<i32>) -> Script {
+        self.pidfds(spare);
         // Sets may watch each other, so registrations follow when all numbers are in place.
         for (index, file) in self.image.files.iter().enumerate() {
             self.registrations(index, file);
@@ -237,6 +239,8 @@ impl<'a> Builder<'a> {
             FileKind::UnixPair { pair, .. } => return self.pair(index, *pair),
             // Made when all that is bound is there.
             FileKind::Connection { .. } => return,
+            // Made when its children are there.
+            FileKind::Pidfd { .. } => return,
             // Made with their mappings.
             FileKind::Memfd { .. } => return,
             FileKind::Path { path, offset } => self.path(path, *offset, file.flags),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    ffi::{CStr, CString},
+    ffi::{CStr, CString, OsStr},
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
@@ -213,7 +213,8 @@ impl Copying<'_> {
         }
         let (key, is_linked) = ((stat.st_dev, stat.st_ino), stat.st_nlink > 1);
         if let Some(first) = self.links.get(&key).filter(|_| is_linked) {
-            return linkat(self.staging, first.as_slice(), to.0, to.1, AtFlags::empty());
+            let (parent, name) = place(self.staging, Path::new(OsStr::from_bytes(first)))?;
+            return linkat(&parent, &name, to.0, to.1, AtFlags::empty());
         }
         match kind {
             FileType::RegularFile => {

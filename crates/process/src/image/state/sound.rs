@@ -229,7 +229,8 @@ fn indices_are_sound(image: &ProgramImage) -> bool {
             | FileKind::Inotify { .. }
             | FileKind::Socket(_)
             | FileKind::ResetConnection { .. }
-            | FileKind::GoneDirectory { .. } => true,
+            | FileKind::GoneDirectory { .. }
+            | FileKind::Pidfd { .. } => true,
         })
         && image.added.is_sound(image)
 }

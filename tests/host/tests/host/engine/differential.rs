@@ -61,6 +61,7 @@ pub(super) fn cases() -> Vec<Case> {
         "forks_children",
         "shared_with_child",
         "system_v",
+        "pidfds",
     ]
     .iter()
     .map(|name| differential(name, &[&format!("{PROGRAMS}/{name}")]))
