@@ -7,7 +7,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{Query, Shared, found};
-use crate::e2b::{auth::Team, failed::Result, platform::sandbox_id};
+use crate::e2b::{auth::Team, failed::Result, openapi::NoSandbox, platform::sandbox_id};
 
 /// Which trees are shown.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -28,7 +28,7 @@ pub(crate) struct Forks {
     operation_id = "listForks",
     tag = "sandboxes",
     params(Forks),
-    responses((status = 200, description = "Originals first, then by the time of the fork; 10,000 forks at most", body = Vec<e2b::Relative>)),
+    responses((status = 200, description = "Originals first, then by the time of the fork; 10,000 forks at most", body = Vec<e2b::Relative>), NoSandbox),
 )]
 pub(crate) async fn forks(
     State(platform): Shared,
