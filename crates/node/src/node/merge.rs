@@ -68,7 +68,7 @@ impl Node {
         let (steps, conflicts) = merged.flatten().map_err(explained)?;
         let conflicts: Vec<MergeConflict> = conflicts.into_iter().map(conflict).collect();
         if !is_dry_run && !conflicts.is_empty() {
-            let conflicts = conflicts.iter().map(line).collect();
+            let conflicts = conflicts.iter().map(told).collect();
             return Err(Error::MergeConflict { into: into.clone(), from, conflicts });
         }
         let files = steps.into_iter().map(|step| to_model(step.into_difference())).collect();
@@ -100,10 +100,10 @@ fn common_base<'a>(ours: &'a SandboxRecord, theirs: &'a SandboxRecord) -> Result
         let above = record.fork_points.iter().map(|point| (&point.of, Some(point)));
         std::iter::once((&record.id, None)).chain(above).collect()
     }
-    let (one, other) = (line(ours), line(theirs));
     if ours.id == theirs.id {
         return Err(Error::Invalid { message: format!("{} and {} are one sandbox", ours.id, theirs.id), hint: None });
     }
+    let (one, other) = (line(ours), line(theirs));
     let meet = |(id, point): &(&SandboxId, Option<&'a ForkPoint>)| {
         let (_, of_other) = other.iter().find(|(found, _)| found == id)?;
         // They have left it one after the other: what it changed in between belongs to the later one.
@@ -131,7 +131,7 @@ fn conflict(found: Conflict) -> MergeConflict {
     MergeConflict { path, is_directory, ours: ours.map(file_change), theirs: file_change(theirs) }
 }
 
-fn line(conflict: &MergeConflict) -> String {
+fn told(conflict: &MergeConflict) -> String {
     let word = |change: &FileChange| match change {
         FileChange::Added => "added",
         FileChange::Removed => "removed",

@@ -9,7 +9,7 @@ use crate::records::ForkPoint;
 
 impl State {
     /// Forgets forks of sandboxes from which only one is there that descends, or that is it: nothing can be merged over them. Gives their layers, which
-    /// others may use.
+    /// others may use. Records on disk still name them: a node that starts comes to the same result.
     pub(super) fn drop_useless_fork_points(&mut self) -> Vec<PathBuf> {
         let mut lines: HashMap<SandboxId, usize> = HashMap::new();
         for point in self.sandboxes.values().flat_map(|record| &record.fork_points) {

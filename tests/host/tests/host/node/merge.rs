@@ -208,13 +208,13 @@ fn remembered(node: &mut Node) -> Result<()> {
 }
 
 fn full(node: &mut Node) -> Result<()> {
-    let source = source(node, &["--disk", "64M"])?;
+    let source = source(node, &["--disk", "16M"])?;
     let copies = fork(node, &source, 2)?;
     let [one, other] = [&copies[0], &copies[1]];
     node.shell(one, "cat /dev/zero > /home/user/large; true")?;
     // Larger files would share their data with those of the other one, and take nothing.
     let small =
-        "cd /home/user; rm src/a; mkdir many; for n in $(seq 3000); do head -c 1900 /dev/urandom > many/$n; done";
+        "cd /home/user; rm src/a; mkdir many; for n in $(seq 1000); do head -c 1900 /dev/urandom > many/$n; done";
     node.shell(other, small)?;
     let before = node.shell(one, LIST)?;
     let answer = node.pando(&["merge", one, other])?;
