@@ -231,8 +231,7 @@ fn parts(pids: &[i32], streams: &[(StreamFile, Stream)]) -> Result<Vec<Refusal>,
         lines.push(own);
         watched.push(watches::find(*pid)?);
     }
-    let holders: Vec<Holder<'_>> =
-        pids.iter().zip(&watched).map(|(pid, watched)| Holder::new(*pid, watched)).collect::<Result<_, _>>()?;
+    let holders = Holder::all(pids.iter().copied().zip(&watched))?;
     let terminals = terminals::find(pids, streams, &mut refusals)?;
     let streams: Vec<_> = streams.iter().chain(&terminals.files).copied().collect();
     refusals.extend(descriptors::read(&holders, &streams, &terminals, &mut objects)?.refusals);

@@ -25,7 +25,9 @@ mod timers;
 mod tree;
 pub(crate) mod xstate;
 
-pub(crate) use added::{Added, AddedSocket, Message, ObjectStatus, Reused, SignalOwner, SocketName, SocketOption};
+pub(crate) use added::{
+    Added, AddedSocket, Message, ObjectStatus, Passed, Reused, SignalOwner, SocketName, SocketOption,
+};
 pub(crate) use attributes::{
     Attributes, Locked, MACHINE_CHECK_DEFAULT, ProcessAttributes, SPECULATION_CONTROLS, ThreadAttributes,
 };

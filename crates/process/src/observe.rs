@@ -8,6 +8,7 @@
 //! | files by path          | [`root`]: opening; [`access`]: may the program open it again; [`gone`]: deleted names; [`links`]: other names; [`search`]: paths of inodes |
 
 pub(crate) mod access;
+pub(crate) mod anonymous;
 pub(crate) mod blame;
 pub(crate) mod checks;
 pub(crate) mod descriptors;

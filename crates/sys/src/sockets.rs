@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
 /// An integer socket option.
@@ -172,27 +172,63 @@ pub struct Peeked {
     pub from: Vec<u8>,
     /// The process that sent it, if the socket asks for credentials.
     pub sender: Option<i32>,
-    /// It carries descriptors, or more than bytes and credentials.
-    pub has_ancillary: bool,
+    /// Duplicates of the descriptors that it carries, if they were asked for.
+    pub descriptors: Vec<OwnedFd>,
+    /// It carries more than bytes, credentials and these descriptors.
+    pub has_more: bool,
     /// It is a datagram with more than these bytes.
     pub is_cut: bool,
 }
 
-/// Looks at the next message (of a stream: up to `max` waiting bytes). `WouldBlock`: none. `asks_for_credentials`: as the socket has `SO_PASSCRED`.
+/// Looks at the next message (of a stream: up to `max` waiting bytes, and no further than those that came with descriptors). `WouldBlock`: none.
+/// `asks_for_credentials`: as the socket has `SO_PASSCRED`. Descriptors are not taken, and only `has_more` tells of them.
 pub fn peek(socket: BorrowedFd<'_>, max: usize, asks_for_credentials: bool) -> io::Result<Peeked> {
+    // The kernel writes credentials first: descriptors find no room and are not installed.
+    let room = if asks_for_credentials { CREDENTIALS_BYTES } else { 0 };
+    peek_into(socket, max, &mut [0; CREDENTIALS_BYTES / 8][..room / 8])
+}
+
+/// The same, with the message's descriptors.
+pub fn peek_with_descriptors(socket: BorrowedFd<'_>, max: usize) -> io::Result<Peeked> {
+    peek_into(socket, max, &mut [0; (CREDENTIALS_BYTES + DESCRIPTORS_BYTES) / 8])
+}
+
+/// Of what waits at a unix stream socket, the bytes of the first sends, as many as are at most `max` bytes together. A send that came with
+/// descriptors is the last one that is looked at.
+///
+/// The kernel shows no bounds of sends. But it copies send by send, and what would go beyond `max` meets an address without memory, which ends the
+/// call before that send.
+pub fn peek_whole(socket: BorrowedFd<'_>, max: usize) -> io::Result<usize> {
+    let mut bytes = vec![0u8; max];
+    let no_memory = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 << 30 };
+    let mut iov = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }, no_memory];
+    // SAFETY: a zeroed msghdr is an empty message.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (iov.as_mut_ptr(), iov.len());
+    // SAFETY: `message` points to buffers of the lengths it says, but for one at which nothing can be written.
+    let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    match io::Error::last_os_error() {
+        _ if received >= 0 => Ok(received as usize),
+        error if error.raw_os_error() == Some(libc::EFAULT) => Ok(0),
+        error => Err(error),
+    }
+}
+
+/// A `struct cmsghdr` and a `struct ucred`, aligned.
+const CREDENTIALS_BYTES: usize = 32;
+/// The same of as many descriptors as a message can have (`SCM_MAX_FD`, 253).
+const DESCRIPTORS_BYTES: usize = 16 + 254 * 4;
+
+fn peek_into(socket: BorrowedFd<'_>, max: usize, control: &mut [u64]) -> io::Result<Peeked> {
     let mut bytes = vec![0u8; max];
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut from = vec![0u8; size_of::<libc::sockaddr_storage>()];
-    // No room but for credentials, which come first: waiting descriptors are not installed, only announced by MSG_CTRUNC. A header and
-    // `struct ucred`, aligned.
-    let mut control = [0u64; 4];
-    let room = if asks_for_credentials { size_of_val(&control) } else { 0 };
     // SAFETY: a zeroed msghdr is an empty message.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (&raw mut iov, 1);
     (message.msg_name, message.msg_namelen) = (from.as_mut_ptr().cast(), from.len() as libc::socklen_t);
-    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), room);
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(control));
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: `message` points to buffers of the lengths it says.
     let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     if received == -1 {
@@ -200,16 +236,43 @@ pub fn peek(socket: BorrowedFd<'_>, max: usize, asks_for_credentials: bool) -> i
     }
     bytes.truncate(received as usize);
     from.truncate(message.msg_namelen as usize);
-    // struct cmsghdr: length, then level and type; behind it the credentials, of which the process is first.
-    let kind = u64::from(libc::SOL_SOCKET as u32) | u64::from(libc::SCM_CREDENTIALS as u32) << 32;
-    let has_credentials = message.msg_controllen > 0 && control[1] == kind;
-    Ok(Peeked {
+    let mut peeked = Peeked {
         bytes,
         from,
-        sender: has_credentials.then_some(control[2] as i32),
-        has_ancillary: message.msg_flags & libc::MSG_CTRUNC != 0 || (message.msg_controllen > 0 && !has_credentials),
+        sender: None,
+        descriptors: Vec::new(),
+        has_more: message.msg_flags & libc::MSG_CTRUNC != 0,
         is_cut: message.msg_flags & libc::MSG_TRUNC != 0,
-    })
+    };
+    // SAFETY: the kernel has filled `control` with whole messages; what it has installed belongs to no one else.
+    unsafe { take_control(&message, &mut peeked) };
+    Ok(peeked)
+}
+
+/// Takes apart what came beside the bytes.
+///
+/// # Safety
+///
+/// `message` was filled by `recvmsg`, and its descriptors have no other owner.
+unsafe fn take_control(message: &libc::msghdr, peeked: &mut Peeked) {
+    // SAFETY: as above, for all calls and reads: each header is whole, and so is what follows it.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            let data = libc::CMSG_DATA(header).cast::<i32>();
+            let count = ((*header).cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<i32>();
+            match ((*header).cmsg_level, (*header).cmsg_type) {
+                // Of a struct ucred the process is first.
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => peeked.sender = Some(data.read_unaligned()),
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    let installed = (0..count).map(|at| OwnedFd::from_raw_fd(data.add(at).read_unaligned()));
+                    peeked.descriptors.extend(installed);
+                }
+                _ => peeked.has_more = true,
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
 }
 
 /// Whether a byte that is out of band (`MSG_OOB`) waits at a stream socket.

@@ -10,8 +10,8 @@ use std::{
 
 use crate::{
     image::{
-        Backing, FileKind, FileLock, LockKind, Member, OpenFile, Reused, SharedObject, TimerValue, Tree, WallTimer,
-        object_of, table,
+        Backing, FileKind, FileLock, LockKind, Member, OpenFile, Passed, ProgramImage, Reused, SharedObject,
+        TimerValue, Tree, WallTimer, object_of, table,
     },
     observe::files::Files,
     refusal::Refusal,
@@ -40,7 +40,6 @@ pub(super) fn divide(common: Common, tree: &mut Tree) -> Vec<Refusal> {
 /// Descriptors of processes that need not be there when they are made.
 fn out_of_reach(tree: &Tree, at: usize) -> Vec<Refusal> {
     let member = &tree.members[at];
-    let thread = &member.image.threads[0];
     let reached: BTreeSet<i32> = std::iter::once(INIT)
         .chain(tree.lineage(at).map(|above| above.image.threads[0].tid))
         .chain(tree.children(at).map(|child| tree.members[child].image.threads[0].tid))
@@ -57,8 +56,7 @@ fn out_of_reach(tree: &Tree, at: usize) -> Vec<Refusal> {
             Some(_) | None => continue,
         };
         let refusal = Refusal::UnknownDescriptor { fd, what: what.into() };
-        let name = String::from_utf8_lossy(&thread.name);
-        refusals.push(if at == 0 { refusal } else { refusal.of_process(thread.tid, name.trim_end_matches('\0')) });
+        refusals.push(if at == 0 { refusal } else { of_member(member, refusal) });
     }
     refusals
 }
@@ -89,7 +87,9 @@ impl Makers {
     fn of(common: &Common, members: &[Member], parents: &[usize]) -> Self {
         let files = &common.files;
         let mut names = HashMap::new();
-        let all = |at| groups(at, files).into_iter().chain(named(at, files, &mut names)).collect();
+        let passed = on_their_way(files);
+        let ways = |at| passed.iter().filter(move |(file, _)| *file == at).map(|(_, pair)| Group::Pair(*pair));
+        let all = |at| groups(at, files).into_iter().chain(named(at, files, &mut names)).chain(ways(at)).collect();
         let of_file: Vec<Vec<Group>> = (0..files.files.len()).map(all).collect();
         let mut joined = Joined::default();
         of_file.iter().for_each(|groups| joined.join(groups));
@@ -137,6 +137,12 @@ impl Joined {
             }
         }
     }
+}
+
+/// Files that come with messages, and the pairs at which these wait: a message is sent again by who makes the pair.
+fn on_their_way(files: &Files) -> Vec<(usize, usize)> {
+    let of = |passed: &Passed| passed.files.iter().map(|file| (*file, passed.pair)).collect::<Vec<_>>();
+    files.added.passed.iter().flat_map(of).collect()
 }
 
 /// The names that a unix socket has or is connected to, and those of what waits at it.
@@ -187,7 +193,7 @@ fn holders(file: &OpenFile) -> impl Iterator<Item = usize> {
 
 /// The first number above all descriptors, and above those by which epoll sets know files.
 fn first_free(common: &Common, members: &[Member]) -> i32 {
-    if members.len() == 1 {
+    if members.len() == 1 && common.files.files.iter().all(|file| !file.numbers.is_empty()) {
         return 0;
     }
     let registered = |file: &OpenFile| match &file.kind {
@@ -270,7 +276,9 @@ fn divide_files(
             own.map(|(number, close_on_exec)| (table::fd_of(*number), *close_on_exec)).collect()
         };
         let mut own = of(maker);
-        let handed = if users.iter().any(|user| *user != maker) { numbers.next() } else { None };
+        // What is on its way may have no user.
+        let is_handed = users.is_empty() || users.iter().any(|user| *user != maker);
+        let handed = if is_handed { numbers.next() } else { None };
         for user in users.iter().filter(|user| **user != maker) {
             members[*user].kin.inherited.extend(handed.map(|number| (number, of(*user))));
         }
@@ -278,6 +286,12 @@ fn divide_files(
         places.push((place, own.first().map_or(-1, |(number, _)| *number)));
         file.numbers = own;
         members[maker].image.files.push(file);
+    }
+    for mut passed in added.passed {
+        let Some(maker) = passed.files.first().map(|file| makers[*file]) else { continue };
+        passed.pair = pair_places[&passed.pair];
+        passed.files.iter_mut().for_each(|file| *file = places[*file].0);
+        members[maker].image.added.passed.push(passed);
     }
     for (at, state) in added.sockets {
         members[makers[at]].image.added.sockets.push((places[at].0, state));
@@ -325,14 +339,33 @@ fn orphaned(member: &Member, tree: &Tree) -> Vec<Refusal> {
             _ if image.locks.iter().any(|lock| lock.fd == *number) => "a locked file",
             _ => continue,
         };
-        let what = format!("{what} that several processes share, and their common parent has closed");
-        found.extend(heir(tree, *number).map(|(heir, fd)| {
-            let thread = &heir.image.threads[0];
-            let name = String::from_utf8_lossy(&thread.name);
-            Refusal::UnknownDescriptor { fd, what }.of_process(thread.tid, name.trim_end_matches('\0'))
-        }));
+        found.push(match heir(tree, *number) {
+            Some((heir, fd)) => {
+                let what = format!("{what} that several processes share, and their common parent has closed");
+                of_member(heir, Refusal::UnknownDescriptor { fd, what })
+            }
+            None => of_member(member, on_its_way(image, at, what)),
+        });
     }
+    let passed = image.added.passed.iter().flat_map(|passed| &passed.files);
+    let processes = passed.filter(|file| matches!(image.files[**file].kind, FileKind::Pidfd { .. }));
+    found.extend(processes.map(|file| of_member(member, on_its_way(image, *file, "a pidfd"))));
     found
+}
+
+/// Refuses the file at this place, which comes with a message.
+fn on_its_way(image: &ProgramImage, file: usize, what: &str) -> Refusal {
+    let socket = image.added.passed.iter().find(|passed| passed.files.contains(&file)).and_then(|passed| {
+        let is_it = |kind: &FileKind| matches!(kind, FileKind::UnixPair { pair, end } if (*pair, *end) == (passed.pair, passed.end));
+        image.files.iter().find(|file| is_it(&file.kind))?.numbers.first()
+    });
+    let fd = socket.map_or(-1, |(number, _)| *number);
+    Refusal::UnknownDescriptor { fd, what: format!("a socket at which {what} waits (SCM_RIGHTS)") }
+}
+
+fn of_member(member: &Member, refusal: Refusal) -> Refusal {
+    let thread = &member.image.threads[0];
+    refusal.of_process(thread.tid, String::from_utf8_lossy(&thread.name).trim_end_matches('\0'))
 }
 
 /// The first process that has what is handed down by this number, and its descriptor there.

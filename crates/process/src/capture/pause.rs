@@ -208,8 +208,7 @@ pub(super) fn gather(
         own.extend(Access::of(target.pid)?.check_rest(target.pid, &memory.lines)?);
         refusals.extend(if at == 0 { own } else { blame(target.pid, own) });
     }
-    let holders = targets.iter().map(|target| Holder::new(target.pid, &target.watched));
-    let holders: Vec<Holder<'_>> = holders.collect::<Result<_, _>>()?;
+    let holders = Holder::all(targets.iter().map(|target| (target.pid, &target.watched)))?;
     let mut files = descriptors::read(&holders, &streams, &terminals, &mut objects)?;
     refusals.append(&mut files.refusals);
     let wall_timers = wall::of_descriptors(&holders, &mut files.files, &mut refusals)?;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ProgramImage, SocketPath};
+use super::{End, ProgramImage, SocketPath};
 
 /// By the place of the open file or object that it belongs to, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub(crate) struct Added {
     pub(crate) owners: Vec<(usize, SignalOwner)>,
     pub(crate) objects: Vec<(usize, ObjectStatus)>,
     pub(crate) reused: Vec<Reused>,
+    /// In no order.
+    pub(crate) passed: Vec<Passed>,
 }
 
 impl Added {
@@ -30,6 +32,7 @@ impl Added {
             && self.owners.iter().all(|(place, _)| file(*place))
             && self.objects.iter().all(|(place, _)| *place < image.objects.len())
             && self.reused.iter().all(|reused| file(reused.set))
+            && self.passed.iter().all(|passed| passed.is_sound(image))
     }
 }
 
@@ -114,4 +117,28 @@ pub(crate) struct Reused {
     pub(crate) entry: usize,
     /// A descriptor of the file.
     pub(crate) fd: i32,
+}
+
+/// Descriptors on their way: files that come with a message of a pair of unix sockets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Passed {
+    pub(crate) pair: usize,
+    /// The end at which the message waits.
+    pub(crate) end: End,
+    /// Its place in the queue there.
+    pub(crate) message: usize,
+    /// Places of the files in [`ProgramImage::files`], in their order.
+    pub(crate) files: Vec<usize>,
+}
+
+impl Passed {
+    /// `SCM_MAX_FD`
+    const FILES_MAX: usize = 253;
+
+    fn is_sound(&self, image: &ProgramImage) -> bool {
+        let queue = image.pairs.get(self.pair).map(|pair| &pair.queues[self.end as usize]);
+        queue.is_some_and(|queue| self.message < queue.len())
+            && (1..=Self::FILES_MAX).contains(&self.files.len())
+            && self.files.iter().all(|place| image.files.get(*place).is_some_and(|file| !file.numbers.is_empty()))
+    }
 }

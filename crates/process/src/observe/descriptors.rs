@@ -20,18 +20,20 @@ use sys::{remote, sockets};
 use crate::{
     error::{Context, Error},
     image::{
-        End, EpollEntry, FileKind, FileLock, LockKind, OpenFile, Pipe, SignalOwner, Stream, StreamFile, TimerValue,
-        Watch, access_mode, table,
+        End, FileKind, FileLock, LockKind, OpenFile, Pipe, SignalOwner, Stream, StreamFile, Watch, access_mode, table,
     },
     observe::{
         access::Access,
+        anonymous,
         blame::blame,
         ends,
         files::Files,
         gone,
         listed::{Listed, bracketed, list},
         objects::{self, Objects},
-        owners, registered, sockets as unix, terminal,
+        owners, registered,
+        sockets::{self as unix, Passing},
+        terminal,
         terminals::Terminals,
         watches::{self, Watched},
     },
@@ -48,10 +50,17 @@ pub(crate) struct Holder<'a> {
 }
 
 impl<'a> Holder<'a> {
-    pub(crate) fn new(pid: i32, watched: &'a Watched) -> Result<Self, Error> {
+    fn new(pid: i32, watched: &'a Watched) -> Result<Self, Error> {
         use rustix::process::{Pid, PidfdFlags, pidfd_open};
         let process = Pid::from_raw(pid).ok_or(Error::Unexpected { pid, what: "is no process id".into() })?;
         Ok(Self { pid, process: pidfd_open(process, PidfdFlags::empty()).of("open", pid)?, watched })
+    }
+
+    /// These processes, and behind them this one, which has for a moment what is on its way between them.
+    pub(crate) fn all(of: impl Iterator<Item = (i32, &'a Watched)>) -> Result<Vec<Self>, Error> {
+        let mut all: Vec<Self> = of.map(|(pid, watched)| Self::new(pid, watched)).collect::<Result<_, _>>()?;
+        all.push(Self::new(std::process::id() as i32, all[0].watched)?);
+        Ok(all)
     }
 
     pub(crate) fn duplicate(&self, fd: i32) -> Result<OwnedFd, Error> {
@@ -82,7 +91,7 @@ const DEVICES: &[&[u8]] = &[b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/ran
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 pub(crate) const MQUEUE_MAGIC: u64 = 0x1980_0202;
 
-/// Reads all descriptors of these processes, which are those of one program.
+/// Reads all descriptors of these processes ([`Holder::all`]), which are those of one program.
 pub(crate) fn read(
     holders: &[Holder<'_>],
     streams: &[(StreamFile, Stream)],
@@ -90,7 +99,10 @@ pub(crate) fn read(
     objects: &mut Objects,
 ) -> Result<Files, Error> {
     let mut files = Files::default();
-    let lists: Vec<Vec<Listed>> = holders.iter().map(|holder| list(holder.pid)).collect::<Result<_, _>>()?;
+    let own = holders.len() - 1;
+    let lists = holders[..own].iter().map(|holder| list(holder.pid));
+    let mut lists: Vec<Vec<Listed>> = lists.collect::<Result<_, _>>()?;
+    let passing = Passing::find(holders, &mut lists)?;
     let found = lists.iter().map(Vec::len).sum();
     if found > limits::DESCRIPTORS_MAX {
         let max = limits::DESCRIPTORS_MAX;
@@ -99,25 +111,25 @@ pub(crate) fn read(
     }
     let sockets = lists.iter().flatten().filter_map(|listed| bracketed(&listed.link, b"socket:["));
     files.socket_inodes = sockets.collect();
-    let mut reader = Reader::new(holders, (streams, terminals), objects)?;
+    let mut reader = Reader::new(holders, (streams, terminals), objects, passing)?;
     for (at, listed) in lists.iter().enumerate() {
         reader.enter(at, listed)?;
-        let before = files.refusals.len();
         for listed in listed {
+            let before = files.refusals.len();
             reader.read(listed, &mut files)?;
+            let found = files.refusals.split_off(before);
+            files.refusals.extend(reader.blame(listed, found));
         }
-        let found = files.refusals.split_off(before);
-        files.refusals.extend(holders[at].blame(at, found));
     }
-    if let Some(sockets) = &mut reader.sockets {
-        sockets.complete(&mut files)?;
-    }
+    // The duplicates stay as long as files are compared.
+    let passing = reader.sockets.take().map(|sockets| sockets.complete(&mut files)).transpose()?.unwrap_or_default();
     if files.locks.len() > limits::LOCKS_MAX {
         let (found, max) = (files.locks.len(), limits::LOCKS_MAX);
         files.refusals.push(Refusal::TooMany { what: "locks".into(), found, max });
     }
     ends::check(holders, &mut files, &reader.pipes)?;
     files.added.reused = registered::find(holders, &files.files, &mut files.refusals)?;
+    passing.complete(own, &mut files);
     Ok(files)
 }
 
@@ -126,6 +138,8 @@ struct Reader<'a> {
     /// The place of the process that is being read, and its id.
     at: usize,
     pid: i32,
+    /// A process of the program: the same, or the first for what is on its way.
+    inside: i32,
     streams: &'a [(StreamFile, Stream)],
     terminals: &'a Terminals,
     objects: &'a mut Objects,
@@ -136,6 +150,8 @@ struct Reader<'a> {
     /// Device and inode of the FIFOs whose content is carried by an earlier open file.
     fifos: HashSet<(u64, u64)>,
     sockets: Option<unix::Reader<'a>>,
+    /// For them, until the first is met.
+    passing: Passing,
     access: Access,
     /// What inotify instances watch -> its path.
     watched: Watched,
@@ -148,12 +164,14 @@ impl<'a> Reader<'a> {
         holders: &'a [Holder<'a>],
         (streams, terminals): (&'a [(StreamFile, Stream)], &'a Terminals),
         objects: &'a mut Objects,
+        passing: Passing,
     ) -> Result<Self, Error> {
         let pid = holders[0].pid;
         Ok(Self {
             holders,
             at: 0,
             pid,
+            inside: pid,
             streams,
             terminals,
             objects,
@@ -161,6 +179,7 @@ impl<'a> Reader<'a> {
             pipes: HashMap::new(),
             fifos: HashSet::new(),
             sockets: None,
+            passing,
             access: Access::of(pid)?,
             watched: Watched::new(),
         })
@@ -168,14 +187,27 @@ impl<'a> Reader<'a> {
 
     /// Goes on with the process at place `at`.
     fn enter(&mut self, at: usize, listed: &[Listed]) -> Result<(), Error> {
-        let holder = &self.holders[at];
-        (self.at, self.pid) = (at, holder.pid);
-        self.access = Access::of(self.pid)?;
-        self.watched = watches::confirm(self.pid, listed, holder.watched)?;
+        let inside = &self.holders[if self.is_own(at) { 0 } else { at }];
+        (self.at, self.pid, self.inside) = (at, self.holders[at].pid, inside.pid);
+        self.access = Access::of(self.inside)?;
+        self.watched = watches::confirm(self.inside, listed, inside.watched)?;
         if let Some(sockets) = &mut self.sockets {
-            sockets.enter(self.pid, holder.process.as_fd());
+            sockets.enter(self.inside, inside.process.as_fd());
         }
         Ok(())
+    }
+
+    /// Whether the process at this place is this one.
+    fn is_own(&self, at: usize) -> bool {
+        at + 1 == self.holders.len()
+    }
+
+    /// Says about which process refusals are that were found at one of the present one's descriptors.
+    fn blame(&self, listed: &Listed, refusals: Vec<Refusal>) -> Vec<Refusal> {
+        match &self.sockets {
+            Some(sockets) if self.is_own(self.at) => sockets.passing().blame(self.holders, listed.fd, refusals),
+            _ => self.holder().blame(self.at, refusals),
+        }
     }
 
     fn read(&mut self, listed: &Listed, files: &mut Files) -> Result<(), Error> {
@@ -243,14 +275,17 @@ impl<'a> Reader<'a> {
             let socket = self.duplicate(fd)?;
             let mut reader = match self.sockets.take() {
                 Some(reader) => reader,
-                None => unix::Reader::new(self.pid, self.holder().process.as_fd())?,
+                None => {
+                    let passing = std::mem::take(&mut self.passing);
+                    unix::Reader::new(self.pid, self.holder().process.as_fd(), passing)?
+                }
             };
             let kind = reader.read(fd, inode, &socket, files);
             self.sockets = Some(reader);
             return kind;
         }
         // A deleted file lives on in its descriptors only, like a memfd: its content is carried and it becomes one.
-        if link.starts_with(b"/memfd:") || (status.is_file() && gone::is_file_gone(self.pid, listed, &status)) {
+        if link.starts_with(b"/memfd:") || (status.is_file() && gone::is_file_gone(self.inside, listed, &status)) {
             let path = format!("/proc/{}/fd/{fd}", self.pid);
             let file = objects::open(&path).on("open", path)?;
             match rustix::fs::fstatfs(&file).of("read the descriptors", self.pid)?.f_type as u64 {
@@ -263,11 +298,11 @@ impl<'a> Reader<'a> {
             let object = self.objects.add_file(file, link)?;
             return Ok(Ok(FileKind::Memfd { object, offset: listed.offset }));
         }
-        if status.is_dir() && gone::is_gone(self.pid, listed, &status) {
-            return Ok(gone::directory(self.pid, listed, &status));
+        if status.is_dir() && gone::is_gone(self.inside, listed, &status) {
+            return Ok(gone::directory(self.inside, listed, &status));
         }
         if let Some(name) = link.strip_prefix(b"anon_inode:") {
-            return self.anonymous(listed, name);
+            return if name == b"inotify" { self.inotify(fd, &listed.info) } else { anonymous::kind(listed, name) };
         }
         self.path(listed, &status)
     }
@@ -306,53 +341,6 @@ impl<'a> Reader<'a> {
         sockets::peek_pipe(reader.as_fd(), capacity).of("read a pipe", self.pid)
     }
 
-    fn anonymous(&self, listed: &Listed, name: &[u8]) -> Result<Kind, Error> {
-        let info = &listed.info;
-        let fd = listed.fd;
-        Ok(match name {
-            b"[eventfd]" => Ok(FileKind::Eventfd {
-                count: info.number("eventfd-count", 16)?,
-                semaphore: info.number("eventfd-semaphore", 10).unwrap_or(0) != 0,
-            }),
-            b"[timerfd]" => Ok(FileKind::Timerfd {
-                clock: info.number("clockid", 10)? as i32,
-                ticks: info.number("ticks", 10)?,
-                value: TimerValue { interval: info.pair("it_interval"), remaining: info.pair("it_value") },
-            }),
-            b"[signalfd]" => Ok(FileKind::Signalfd { mask: info.number("sigmask", 16)? }),
-            b"[eventpoll]" => Ok(Self::epoll(info)),
-            b"inotify" => return self.inotify(fd, info),
-            b"[pidfd]" => Self::pidfd(listed),
-            b"[io_uring]" => Err(Refusal::IoUring { fd }),
-            _ => Err(Refusal::UnknownDescriptor { fd, what: String::from_utf8_lossy(&listed.link).into_owned() }),
-        })
-    }
-
-    fn pidfd(listed: &Listed) -> Result<FileKind, Refusal> {
-        // PIDFD_THREAD
-        if listed.flags & libc::O_EXCL != 0 {
-            return Err(Refusal::UnknownDescriptor { fd: listed.fd, what: "a pidfd of a thread".into() });
-        }
-        // "NSpid: 4711 23": in each of its pid namespaces; -1 if it is gone.
-        let numbers = listed.info.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        let pid = numbers.and_then(|numbers| numbers.split_ascii_whitespace().last()?.parse().ok());
-        Ok(FileKind::Pidfd { pid: pid.filter(|pid| *pid > 0) })
-    }
-
-    fn epoll(info: &Fields) -> FileKind {
-        let mut entries = Vec::new();
-        for line in info.lines().filter(|line| line.starts_with("tfd:")) {
-            // "tfd:        4 events:       19 data:                4  pos:0 ino:1 sdev:c"
-            let words: Vec<&str> = line.split_ascii_whitespace().collect();
-            let (Some(target), Some(events), Some(data)) = (words.get(1), words.get(3), words.get(5)) else { continue };
-            let target: i32 = target.parse().unwrap_or(-1);
-            let events = u32::from_str_radix(events, 16).unwrap_or(0);
-            let data = u64::from_str_radix(data, 16).unwrap_or(0);
-            entries.push(EpollEntry { fd: target, events, data });
-        }
-        FileKind::Epoll { entries }
-    }
-
     /// Who gets its signals. A stream is the sandbox's.
     fn owner(&self, listed: &Listed, kind: &FileKind) -> Result<Result<Option<SignalOwner>, Refusal>, Error> {
         if listed.flags & libc::O_PATH != 0 || matches!(kind, FileKind::Stream(_)) {
@@ -386,7 +374,7 @@ impl<'a> Reader<'a> {
         // What only names a file is none of these itself.
         if (kind.is_char_device() || kind.is_block_device()) && listed.flags & libc::O_PATH == 0 {
             // It stands for the controlling terminal of who opens it.
-            let own = listed.link == b"/dev/tty" && terminal::has_one(self.pid)?;
+            let own = listed.link == b"/dev/tty" && terminal::has_one(self.inside)?;
             if !own && (listed.link.starts_with(b"/dev/pts/") || listed.link.starts_with(b"/dev/tty")) {
                 return Ok(Err(Refusal::Terminal { fd }));
             }
@@ -400,7 +388,7 @@ impl<'a> Reader<'a> {
         if status.nlink() == 0 {
             return Ok(Err(Refusal::DeletedFile { fd, path }));
         }
-        if !gone::is_named(self.pid, &listed.link, status) {
+        if !gone::is_named(self.inside, &listed.link, status) {
             // The name of a message queue is no path.
             let file = format!("/proc/{}/fd/{fd}", self.pid);
             return Ok(Err(match rustix::fs::statfs(&file) {
@@ -439,7 +427,7 @@ mod tests {
 
     fn own(objects: &mut Objects) -> Files {
         let watched = Watched::new();
-        let holders = [Holder::new(std::process::id() as i32, &watched).unwrap()];
+        let holders = Holder::all(std::iter::once((std::process::id() as i32, &watched))).unwrap();
         read(&holders, &[], &Terminals::default(), objects).unwrap()
     }
 
@@ -454,6 +442,47 @@ mod tests {
         assert_eq!(files.pipes[pipe].content, [b"hello"]);
         let mut bytes = [0; 5];
         assert_eq!(rustix::io::read(&reader, &mut bytes).unwrap(), 5);
+    }
+
+    #[test]
+    fn files_that_come_with_messages_are_found() {
+        use rustix::net::{
+            AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
+            socketpair,
+        };
+        let _alone = ALONE.lock().unwrap();
+        let none = SocketFlags::empty();
+        let (sender, receiver) = socketpair(AddressFamily::UNIX, SocketType::STREAM, none, None).unwrap();
+        let (null, zero) = (File::open("/dev/null").unwrap(), File::open("/dev/zero").unwrap());
+        let send = |bytes: &[u8], files: &[&File]| {
+            let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+            let mut room = [std::mem::MaybeUninit::uninit(); 64];
+            let mut control = SendAncillaryBuffer::new(&mut room);
+            if !files.is_empty() {
+                assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+            }
+            sendmsg(&sender, &[std::io::IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+        };
+        send(b"abc", &[]);
+        send(b"two", &[&null, &zero]);
+        send(b"d", &[]);
+        send(b"ef", &[]);
+        send(b"file", &[&zero]);
+        let null_fd = null.as_raw_fd();
+        drop(zero);
+        let files = own(&mut Objects::default());
+        let file =
+            files.files.iter().find(|file| file.numbers.iter().any(|(n, _)| *n == receiver.as_raw_fd())).unwrap();
+        let FileKind::UnixPair { pair, end } = file.kind else { panic!("{file:?}") };
+        let queue = &files.pairs[pair].queues[end as usize];
+        assert_eq!(queue, &[&b"abc"[..], b"two", b"def", b"file"]);
+        let passed: Vec<_> = files.added.passed.iter().map(|passed| (passed.message, passed.files.len())).collect();
+        assert_eq!(passed, [(1, 2), (3, 1)]);
+        let [first, second] = files.added.passed[0].files[..] else { panic!() };
+        assert!(files.files[first].numbers.iter().any(|(number, _)| *number == null_fd));
+        assert!(files.files[second].numbers.is_empty(), "no descriptor is left");
+        assert_eq!(files.added.passed[1].files, [second], "the same open file");
+        assert_eq!(rustix::io::ioctl_fionread(&receiver).unwrap(), 13, "nothing is taken");
     }
 
     #[test]

@@ -22,19 +22,24 @@ pub(crate) struct Listed {
 pub(crate) fn list(pid: i32) -> Result<Vec<Listed>, Error> {
     let mut listed = Vec::new();
     for fd in procfs::numbers(&format!("/proc/{pid}/fd"))? {
-        let entry = (procfs::link(&format!("/proc/{pid}/fd/{fd}")), Fields::read(format!("/proc/{pid}/fdinfo/{fd}")));
-        let (link, info) = match entry {
-            // A process that is only looked at runs, and may have closed it.
-            (Err(error), _) | (_, Err(error)) if error.is_gone() => continue,
-            (link, info) => (link?, info?),
-        };
-        let status = || std::fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok();
-        let link = links::other_name(pid, &link, status).unwrap_or(link);
-        let flags = info.number("flags", 8)? as i32;
-        let offset = info.number("pos", 10)?;
-        listed.push(Listed { fd, link, info, flags, offset });
+        listed.extend(one(pid, fd, pid)?);
     }
     Ok(listed)
+}
+
+/// One descriptor of process `pid`, of a file that process `inside` sees by its name.
+pub(crate) fn one(pid: i32, fd: i32, inside: i32) -> Result<Option<Listed>, Error> {
+    let entry = (procfs::link(&format!("/proc/{pid}/fd/{fd}")), Fields::read(format!("/proc/{pid}/fdinfo/{fd}")));
+    let (link, info) = match entry {
+        // A process that is only looked at runs, and may have closed it.
+        (Err(error), _) | (_, Err(error)) if error.is_gone() => return Ok(None),
+        (link, info) => (link?, info?),
+    };
+    let status = || std::fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok();
+    let link = links::other_name(inside, &link, status).unwrap_or(link);
+    let flags = info.number("flags", 8)? as i32;
+    let offset = info.number("pos", 10)?;
+    Ok(Some(Listed { fd, link, info, flags, offset }))
 }
 
 impl Listed {

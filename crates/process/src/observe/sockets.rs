@@ -3,6 +3,7 @@
 mod fresh;
 mod groups;
 mod netlink;
+mod passing;
 mod queue;
 mod tcp;
 
@@ -19,8 +20,9 @@ use std::{
 use fresh::Fresh;
 use groups::Group;
 use netlink::Netlink;
+pub(crate) use passing::Passing;
 use procfs::IdMaps;
-use queue::Queue;
+use queue::{Queue, Waiting};
 use sys::{
     diag::{self, UnixSocket},
     namespace::{Kind, inside},
@@ -48,6 +50,7 @@ pub(crate) struct Reader<'a> {
     udp: Option<Udp>,
     /// TCP connections, as far as their ends have been met.
     tcp: tcp::Connections,
+    passing: Passing,
 }
 
 /// What the network namespace tells of UDP sockets.
@@ -86,7 +89,7 @@ impl From<Error> for NotRead {
 
 impl<'a> Reader<'a> {
     /// Enters the network namespace of the process for a moment to ask for the peers of its unix sockets.
-    pub(crate) fn new(pid: i32, process: BorrowedFd<'a>) -> Result<Self, Error> {
+    pub(crate) fn new(pid: i32, process: BorrowedFd<'a>, passing: Passing) -> Result<Self, Error> {
         let known = inside(process, Kind::Network, diag::unix_sockets).flatten().of("list unix sockets", pid)?;
         Ok(Self {
             pid,
@@ -96,6 +99,7 @@ impl<'a> Reader<'a> {
             fresh: Fresh::default(),
             udp: None,
             tcp: tcp::Connections::default(),
+            passing,
         })
     }
 
@@ -161,9 +165,14 @@ impl<'a> Reader<'a> {
         Ok((FileKind::Socket(socket), state))
     }
 
-    /// The ends of connections, when all have been met: what has its other end elsewhere is reset in a copy.
-    pub(crate) fn complete(&mut self, files: &mut Files) -> Result<(), Error> {
-        std::mem::take(&mut self.tcp).complete(self.pid, files)
+    /// Notes the ends of connections, when all have been met: what has its other end elsewhere is reset in a copy. Gives what is on its way.
+    pub(crate) fn complete(self, files: &mut Files) -> Result<Passing, Error> {
+        self.tcp.complete(self.pid, files)?;
+        Ok(self.passing)
+    }
+
+    pub(crate) fn passing(&self) -> &Passing {
+        &self.passing
     }
 
     /// `place` is that of its file.
@@ -237,7 +246,12 @@ impl<'a> Reader<'a> {
         }
         state.shutdown = known.shutdown;
         if datagrams {
-            state.queue = self.queue(found)?;
+            let queue = self.queue(found)?;
+            if queue.iter().any(|message| !message.descriptors.is_empty()) {
+                let what = "a datagram socket without a peer of its own, at which descriptors wait";
+                return Err(Refusal::UnknownDescriptor { fd, what: what.into() }.into());
+            }
+            state.queue = queue.into_iter().map(|Waiting { from, bytes, .. }| Message { from, bytes }).collect();
         }
         let peer = if datagrams { sockets::peer_address(found.socket).ok() } else { None };
         let listening = listens.then_some(known.backlog);
@@ -311,8 +325,11 @@ impl<'a> Reader<'a> {
         Ok(root::open_inside(below.as_fd(), path).and_then(rustix::fs::fstat).ok())
     }
 
-    fn queue(&self, found: Found<'_>) -> Result<Vec<Message>, NotRead> {
-        let Found { fd, socket, of, .. } = found;
+    fn queue(&mut self, found: Found<'_>) -> Result<Vec<Waiting>, NotRead> {
+        let Found { fd, socket, of, inode } = found;
+        if let Some(known) = self.passing.queue(inode) {
+            return Ok(known);
+        }
         Ok(Queue { pid: self.pid, fd, kind: of.kind, socket }.read().of("read waiting messages", self.pid)??)
     }
 
@@ -343,7 +360,15 @@ impl<'a> Reader<'a> {
             let what = format!("a socket at which a message of another one ({}) waits", shown(&other.from));
             return Err(Refusal::UnknownDescriptor { fd: found.fd, what }.into());
         }
-        files.pairs[pair].queues[end as usize] = queue.into_iter().map(|message| message.bytes).collect();
+        let mut messages = Vec::with_capacity(queue.len());
+        for (at, Waiting { bytes, descriptors, .. }) in queue.into_iter().enumerate() {
+            if !self.passing.note((pair, end), at, descriptors) {
+                let what = "a socket with descriptors on their way that this kernel does not count (scm_fds)".into();
+                return Err(Refusal::UnknownDescriptor { fd: found.fd, what }.into());
+            }
+            messages.push(bytes);
+        }
+        files.pairs[pair].queues[end as usize] = messages;
         files.pairs[pair].shutdown[end as usize] = known.shutdown;
         state.name = self.name(found, known)?;
         Ok((FileKind::UnixPair { pair, end }, state))

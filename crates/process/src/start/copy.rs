@@ -130,6 +130,8 @@ impl Copy<'_> {
             in_force_again(script, capabilities, (at == 0).then_some(mailbox));
             made = files::Builder::resume(arena, script, image, transit, made).set_connections();
         }
+        // All that can be on its way is there.
+        made = files::Builder::resume(arena, script, image, transit, made).send_passed();
         if attachments(image).next().is_some() {
             capabilities.set(script, capabilities.attach);
             system_v::attach(script, image);
@@ -146,7 +148,7 @@ impl Copy<'_> {
             let spare = (!tree.is_single()).then(|| descend::spare_number(tree) + at as i32);
             files::Builder::resume(arena, script, image, transit, made).complete(spare)
         };
-        if at != 0 && family.is_empty() {
+        if family.is_empty() {
             descend::close_handed_down(self, script);
         }
         // What a parked copy need not do again.

@@ -84,6 +84,8 @@ pub(super) struct Builder<'a> {
     crowds: HashMap<binding::Port, binding::Crowd>,
     /// Pairs whose ends do not have each other yet.
     open_pairs: Vec<(usize, pairs::Ends)>,
+    /// Pairs at which files wait, which must be there first.
+    late_queues: Vec<pairs::LateQueues>,
     /// Room for a `struct stat`, and a word that is always 0.
     status: u64,
 }
@@ -92,6 +94,7 @@ pub(super) struct Builder<'a> {
 pub(super) struct Made {
     numbers: Numbers,
     timers: Script,
+    late_queues: Vec<pairs::LateQueues>,
     status: u64,
 }
 
@@ -111,7 +114,7 @@ impl<'a> Builder<'a> {
             numbers.0.extend(above.flat_map(|member| handed_down(member, tree.handed_from)));
         }
         let status = arena.words(&[0; modes::WORDS]);
-        let made = Made { numbers, timers: Script::default(), status };
+        let made = Made { numbers, timers: Script::default(), late_queues: Vec::new(), status };
         Self::resume(arena, script, &tree.members[at].image, transit, made)
     }
 
@@ -123,10 +126,10 @@ impl<'a> Builder<'a> {
         transit: Transit,
         made: Made,
     ) -> Self {
-        let Made { numbers, timers, status } = made;
+        let Made { numbers, timers, late_queues, status } = made;
         let (high, streams) = (transit.end(), transit.streams());
         let (crowds, open_pairs) = (binding::crowds(image), Vec::new());
-        Self { arena, script, image, numbers, high, streams, timers, crowds, open_pairs, status }
+        Self { arena, script, image, numbers, high, streams, timers, crowds, open_pairs, late_queues, status }
     }
 
     /// Makes everything that is its own, and takes what was handed down.
@@ -149,7 +152,7 @@ impl<'a> Builder<'a> {
     }
 
     fn made(self) -> Made {
-        Made { numbers: self.numbers, timers: self.timers, status: self.status }
+        Made { numbers: self.numbers, timers: self.timers, late_queues: self.late_queues, status: self.status }
     }
 
     /// What was handed down gets the numbers of its own descriptors, and is mapped.

@@ -36,6 +36,7 @@ mod tag {
     pub(super) const OWN_TERMINALS: u16 = 16;
     pub(super) const PROTECTION_KEYS: u16 = 17;
     pub(super) const SYSTEM_V: u16 = 18;
+    pub(super) const PASSED: u16 = 19;
 }
 
 /// What a program has beside its first process.
@@ -112,6 +113,7 @@ fn of_image(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::OWN_TERMINALS, &image.own_terminals)?;
     put(&mut sections, tag::PROTECTION_KEYS, &image.keys)?;
     put(&mut sections, tag::SYSTEM_V, &image.system_v)?;
+    put(&mut sections, tag::PASSED, &image.added.passed)?;
     Ok(sections)
 }
 
@@ -135,6 +137,7 @@ fn apply_to_image(sections: Vec<Section>, image: &mut ProgramImage) -> Result<()
             tag::OWN_TERMINALS => image.own_terminals = get(&bytes)?,
             tag::PROTECTION_KEYS => image.keys = get(&bytes)?,
             tag::SYSTEM_V => image.system_v = get(&bytes)?,
+            tag::PASSED => image.added.passed = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

@@ -145,7 +145,8 @@ fn handed_down_is_sound(tree: &Tree) -> bool {
             && own.all(|number| (0..from).contains(&number))
     };
     let numbers = by_member.iter().flatten().all(|number| is_number(*number));
-    (tree.members.len() == 1) == (from == 0) && numbers && tree.members.iter().enumerate().all(is_sound)
+    // One alone has such numbers for what is on its way.
+    (tree.members.len() == 1 || from > 0) && numbers && tree.members.iter().enumerate().all(is_sound)
 }
 
 fn is_whole(range: Range) -> bool {
@@ -241,8 +242,8 @@ mod tests {
     use sys::remote::Range;
 
     use crate::image::{
-        Added, AddedSocket, Attributes, Backing, FileKind, Locked, MemoryFile, MemoryFileKind, Message, ObjectStatus,
-        Part, ProcessAttributes, Reused, SignalOwner, SocketName, SocketPath, ThreadAttributes,
+        Added, AddedSocket, Attributes, Backing, End, FileKind, Locked, MemoryFile, MemoryFileKind, Message,
+        ObjectStatus, Part, Passed, ProcessAttributes, Reused, SignalOwner, SocketName, SocketPath, ThreadAttributes,
     };
 
     /// Made of the state of version 1 by giving it one of each attribute ([`with_attributes`]), and never again.
@@ -382,6 +383,7 @@ mod tests {
             owners: vec![(3, SignalOwner { kind: 1, id: 2, signal: 40 })],
             objects: vec![(0, ObjectStatus { mode: 0o640, times, attributes: vec![(b"user.a".into(), b"b".into())] })],
             reused: vec![Reused { set: 1, entry: 4, fd: 7 }],
+            passed: Vec::new(),
         }
     }
 
@@ -392,6 +394,24 @@ mod tests {
         let state = ProgramState::decode(GOLDEN).unwrap();
         assert_eq!(state.tree.members[0].image.added, descriptors());
         assert_eq!(ProgramState::decode(&state.encode().unwrap()).unwrap().tree.members[0].image.added, descriptors());
+    }
+
+    #[test]
+    fn files_that_come_with_messages_are_files_and_messages() {
+        let with = |change: fn(&mut Passed)| {
+            let mut state = golden();
+            let image = &mut state.tree.members[0].image;
+            image.pairs[0].queues[1] = vec![b"waits".to_vec()];
+            let mut passed = Passed { pair: 0, end: End::Second, message: 0, files: vec![0] };
+            change(&mut passed);
+            image.added.passed = vec![passed];
+            ProgramState::decode(&state.encode().unwrap()).map(|state| state.tree.members[0].image.added.passed.len())
+        };
+        assert_eq!(with(|_| {}).unwrap(), 1);
+        assert!(with(|passed| passed.pair = 1_000).is_err());
+        assert!(with(|passed| passed.message = 1).is_err());
+        assert!(with(|passed| passed.files = vec![1_000]).is_err());
+        assert!(with(|passed| passed.files.clear()).is_err());
     }
 
     #[test]

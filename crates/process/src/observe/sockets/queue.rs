@@ -1,11 +1,14 @@
 //! Messages that wait at unix sockets, read without taking them.
 
-use std::{io, os::fd::BorrowedFd};
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+};
 
 use base::limits;
 use sys::sockets::{self, Peeked};
 
-use crate::{image::Message, refusal::Refusal};
+use crate::refusal::Refusal;
 
 /// Most messages of one queue; the kernel's own limit of datagrams that wait is far lower (`net.unix.max_dgram_qlen`).
 const QUEUE_MAX: usize = 65_536;
@@ -19,9 +22,19 @@ pub(super) struct Queue<'a> {
     pub(super) socket: BorrowedFd<'a>,
 }
 
+/// A message that waits.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// The sender's address, or nothing.
+    pub(super) from: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
+    /// Duplicates of the descriptors that came with it.
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
 impl Queue<'_> {
-    /// What waits, left where it is: of a stream one message with all.
-    pub(super) fn read(self) -> io::Result<Result<Vec<Message>, Refusal>> {
+    /// What waits, left where it is: of a stream one message with all, but for those that came with descriptors.
+    pub(super) fn read(self) -> io::Result<Result<Vec<Waiting>, Refusal>> {
         let before = sockets::peek_offset(self.socket)?;
         let result = self.walk();
         // The program may look at its queue in this way itself.
@@ -29,7 +42,7 @@ impl Queue<'_> {
         result
     }
 
-    fn walk(self) -> io::Result<Result<Vec<Message>, Refusal>> {
+    fn walk(self) -> io::Result<Result<Vec<Waiting>, Refusal>> {
         let datagrams = self.kind != libc::SOCK_STREAM;
         let max = limits::CARRIED_BYTES_MAX;
         let too_much =
@@ -41,17 +54,13 @@ impl Queue<'_> {
         }
         let mut room = waiting.max(sockets::option(self.socket, libc::SOL_SOCKET, libc::SO_RCVBUF)? as usize);
         let asks = sockets::option(self.socket, libc::SOL_SOCKET, libc::SO_PASSCRED)? != 0;
-        let mut queue: Vec<Message> = Vec::new();
+        let mut queue: Vec<Waiting> = Vec::new();
         let mut bytes = 0usize;
         while datagrams || bytes < waiting {
-            sockets::set_peek_offset(self.socket, bytes as i32)?;
-            let peeked = match sockets::peek(self.socket, room, asks) {
+            let peeked = match self.peek(bytes, room, asks) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 peeked => peeked?,
             };
-            if let Some(refusal) = self.foreign(&peeked) {
-                return Ok(Err(refusal));
-            }
             let total = (bytes + peeked.bytes.len()) as u64;
             if total > max || room as u64 > max || queue.len() > QUEUE_MAX {
                 return Ok(Err(too_much(total)));
@@ -60,29 +69,53 @@ impl Queue<'_> {
                 room *= 2;
                 continue;
             }
+            if let Some(refusal) = self.foreign(&peeked) {
+                return Ok(Err(refusal));
+            }
             // The end of the queue, unless it is a datagram without bytes.
             if peeked.bytes.is_empty() && self.kind != libc::SOCK_DGRAM {
                 break;
             }
             bytes += peeked.bytes.len();
-            queue.push(Message { from: peeked.from, bytes: peeked.bytes });
+            let Peeked { from, bytes, descriptors, .. } = peeked;
+            match queue.last_mut().filter(|last| !datagrams && last.descriptors.is_empty() && descriptors.is_empty()) {
+                Some(last) => last.bytes.extend(bytes),
+                None => queue.push(Waiting { from: if datagrams { from } else { Vec::new() }, bytes, descriptors }),
+            }
         }
         if self.kind != libc::SOCK_DGRAM && bytes != waiting {
             return Ok(Err(
                 self.refusal(format!("a socket of whose {waiting} waiting bytes only {bytes} could be read"))
             ));
         }
-        if !datagrams && queue.len() > 1 {
-            let bytes: Vec<Vec<u8>> = queue.into_iter().map(|message| message.bytes).collect();
-            queue = vec![Message { from: Vec::new(), bytes: bytes.concat() }];
-        }
         Ok(Ok(queue))
+    }
+
+    /// What waits behind `skipped` bytes, up to `room` bytes: bytes that came with descriptors, or some without.
+    fn peek(self, skipped: usize, room: usize, asks: bool) -> io::Result<Peeked> {
+        let rewind = || sockets::set_peek_offset(self.socket, skipped as i32);
+        rewind()?;
+        let mut plain = sockets::peek(self.socket, room, asks)?;
+        if !plain.has_more || plain.is_cut {
+            return Ok(plain);
+        }
+        rewind()?;
+        if self.kind == libc::SOCK_STREAM {
+            // These bytes end with those that descriptors came with.
+            let without = sockets::peek_whole(self.socket, plain.bytes.len() - 1)?;
+            if without > 0 {
+                plain.bytes.truncate(without);
+                return Ok(Peeked { has_more: false, ..plain });
+            }
+        }
+        rewind()?;
+        sockets::peek_with_descriptors(self.socket, room)
     }
 
     /// A message that the program could not have sent to itself in just this way.
     fn foreign(self, peeked: &Peeked) -> Option<Refusal> {
-        if peeked.has_ancillary {
-            return Some(self.refusal("a socket with descriptors on their way".into()));
+        if peeked.has_more {
+            return Some(self.refusal("a socket at which more waits than bytes, descriptors and credentials".into()));
         }
         // 0: a process that is not to be seen from here.
         let sender = peeked.sender.filter(|sender| *sender != self.pid)?;

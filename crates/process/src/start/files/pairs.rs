@@ -1,8 +1,10 @@
 //! Pipes and socket pairs: two descriptors that exist at once.
+//!
+//! Files that wait in a pair's queues (`SCM_RIGHTS`) are sent when all is made.
 
-use super::{Builder, CLOSE_ON_EXEC};
+use super::{Builder, CLOSE_ON_EXEC, Made};
 use crate::{
-    image::{End, FileKind, OpenFile, SocketName},
+    image::{End, FileKind, OpenFile, Passed, SocketName},
     script::Check,
 };
 
@@ -24,6 +26,15 @@ impl Ends {
             (first, second) => first.or(second),
         }
     }
+}
+
+/// Ends whose queues are filled when all files that wait there are made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LateQueues {
+    pair: usize,
+    made: [i32; 2],
+    /// The end that no file of the program has.
+    only_for_this: Option<i32>,
 }
 
 impl<'a> Builder<'a> {
@@ -105,8 +116,33 @@ impl<'a> Builder<'a> {
     fn fill_pair(&mut self, made: [i32; 2], pair: usize, ends: Ends) {
         // First of both: what waits must fit into the sender's buffer.
         self.pair_options(made, pair, ends);
-        self.pair_queues(made, pair);
-        self.place_ends(made, ends);
+        if self.image.added.passed.iter().all(|passed| passed.pair != pair) {
+            self.pair_queues(made, pair);
+            return self.place_ends(made, ends);
+        }
+        let image = self.image;
+        let missing = [ends.first, ends.second].iter().position(Option::is_none);
+        let own =
+            |end: Option<usize>| end.and_then(|file| image.files[file].numbers.first()).map(|(number, _)| *number);
+        let mut placed = [own(ends.first), own(ends.second)].map(|number| number.unwrap_or(-1));
+        match missing {
+            None => self.place_ends(made, ends),
+            Some(missing) => {
+                placed[missing] = self.move_up(made[missing]);
+                let file = [ends.first, ends.second][1 - missing].map(|file| &image.files[file]);
+                file.into_iter().for_each(|file| self.place(made[1 - missing], file));
+            }
+        }
+        self.late_queues.push(LateQueues { pair, made: placed, only_for_this: missing.map(|end| placed[end]) });
+    }
+
+    /// Sends what files wait with.
+    pub(in crate::start) fn send_passed(mut self) -> Made {
+        for LateQueues { pair, made, only_for_this } in std::mem::take(&mut self.late_queues) {
+            self.pair_queues(made, pair);
+            only_for_this.into_iter().for_each(|number| self.close(number));
+        }
+        self.made()
     }
 
     fn pair_options(&mut self, made: [i32; 2], pair: usize, ends: Ends) {
@@ -117,11 +153,18 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn pair_queues(&mut self, made: [i32; 2], pair: usize) {
-        let pair = &self.image.pairs[pair];
+    fn pair_queues(&mut self, made: [i32; 2], index: usize) {
+        let image = self.image;
+        let pair = &image.pairs[index];
         for n in 0..2 {
             // What waits at one end was sent by the other. A full buffer is an error, not a wait.
-            for message in &pair.queues[n] {
+            for (at, message) in pair.queues[n].iter().enumerate() {
+                let end = [End::First, End::Second][n];
+                let is_it = |passed: &&Passed| (passed.pair, passed.end, passed.message) == (index, end, at);
+                if let Some(passed) = image.added.passed.iter().find(is_it) {
+                    self.send_files(made[1 - n], message, &passed.files);
+                    continue;
+                }
                 let bytes = self.arena.data(message, 1);
                 let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                 let length = message.len() as u64;
@@ -133,6 +176,25 @@ impl<'a> Builder<'a> {
             // RCV_SHUTDOWN 1, SEND_SHUTDOWN 2, as the kernel keeps them; `shutdown` takes one less.
             self.call(libc::SYS_shutdown, [socket.into(), u64::from(shutdown - 1).into()]);
         }
+    }
+
+    /// Sends a message, and descriptors of these files with it.
+    fn send_files(&mut self, by: i32, message: &[u8], files: &[usize]) {
+        let image = self.image;
+        let numbers = files.iter().map(|file| image.files[*file].numbers.first().map_or(-1, |(number, _)| *number));
+        // struct cmsghdr: length, level and type; the descriptors follow.
+        let rights = (libc::SOL_SOCKET as u64) | (libc::SCM_RIGHTS as u64) << 32;
+        let length = 16 + size_of::<i32>() * files.len();
+        let head = [length as u64, rights].into_iter().flat_map(u64::to_ne_bytes);
+        let control: Vec<u8> = head.chain(numbers.flat_map(i32::to_ne_bytes)).collect();
+        let control = self.arena.data(&control, 8);
+        let bytes = self.arena.data(message, 1);
+        // struct iovec, and struct msghdr: name, vector, control, flags.
+        let vector = self.arena.words(&[bytes, message.len() as u64]);
+        let header = self.arena.words(&[0, 0, vector, 1, control, length as u64, 0]);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let args = [by.into(), header.into(), flags.into()];
+        self.script.call(libc::SYS_sendmsg, args, Check::Equal(message.len() as i64));
     }
 
     fn socket_ends(&self, pair: usize) -> Ends {
@@ -273,6 +335,10 @@ impl<'a> Builder<'a> {
 
     fn place_only(&mut self, made: i32, closed: i32, file: &OpenFile) {
         self.close(closed);
+        self.place(made, file);
+    }
+
+    fn place(&mut self, made: i32, file: &OpenFile) {
         self.later_flags(made, file.flags);
         self.settle(made, &file.numbers);
     }

@@ -62,6 +62,7 @@ pub(super) fn cases() -> Vec<Case> {
         "shared_with_child",
         "system_v",
         "pidfds",
+        "on_their_way",
     ]
     .iter()
     .map(|name| differential(name, &[&format!("{PROGRAMS}/{name}")]))
