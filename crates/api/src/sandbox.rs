@@ -370,6 +370,9 @@ pub struct ExecRequest {
     /// The client understands [`crate::frame::Frame::Notice`].
     #[serde(default)]
     pub notices: bool,
+    /// A name by which the command can be followed again after a pause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
 }
 
 /// Exit code of a command whose time was up, as timeout(1) has it.

@@ -201,8 +201,8 @@ impl From<ResumeRequest> for model::ResumeOptions {
 }
 
 impl From<ExecRequest> for model::CommandSpec {
-    fn from(ExecRequest { command, env, cwd, terminal, timeout_ms, notices: _ }: ExecRequest) -> Self {
+    fn from(ExecRequest { command, env, cwd, terminal, timeout_ms, notices: _, tag }: ExecRequest) -> Self {
         let terminal = terminal.map(Into::into);
-        Self { command, env, cwd, terminal, timeout_ms, user: None, tag: None, stdin: true }
+        Self { command, env, cwd, terminal, timeout_ms, user: None, tag, stdin: true }
     }
 }

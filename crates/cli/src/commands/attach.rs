@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use client::{Inside, Running, Selector};
 
-use super::exec::kept::{Following, Input, Leave, Sandbox};
+use super::exec::{
+    kept::{Following, Input, Leave, Sandbox},
+    stdin::StandardInput,
+};
 use crate::{
     exit::{self, Failure},
     sandbox_id::{Among, SandboxName},
@@ -53,7 +56,8 @@ pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
         (false, false) => Input::Nothing,
     };
     let of = Sandbox { target, id: &id };
-    Following { of, inside, which, events, interrupts }.run(input, Leave::RunOn).await
+    let stdin = StandardInput::default();
+    Following { of, inside, which, events, interrupts, stdin }.run(input, Leave::RunOn).await
 }
 
 /// The only command that runs.

@@ -1,7 +1,7 @@
 //! `pando exec`.
 
 pub(crate) mod kept;
-mod stdin;
+pub(crate) mod stdin;
 mod terminal;
 
 use std::{
@@ -17,7 +17,7 @@ use api::{
     frame::{Decoder, Frame},
 };
 use base::{id::SandboxId, text};
-use client::Client;
+use client::{Client, Selector};
 use rustix::process::Signal;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, unix::AsyncFd},
@@ -31,10 +31,14 @@ use crate::{
     sandbox_id::{Among, SandboxName},
     target::Target,
 };
+use stdin::StandardInput;
 use terminal::RawTerminal;
 
 /// Bytes taken from standard input at once.
 const CHUNK_BYTES: usize = 16 << 10;
+
+/// Of the tag by which a command with a terminal is found again after a pause.
+const TAG_DIGITS: usize = 8;
 
 /// Frames that may wait to be sent.
 const FRAMES_WAITING_MAX: usize = 16;
@@ -103,25 +107,27 @@ pub(crate) async fn run(args: Args, target: &dyn Target) -> Result<ExitCode> {
     let id = args.id.find(Among::Node, target).await?;
     match target.as_node() {
         // The node itself ends the command when this client ends, however it ends.
-        Some(node) if !args.detach && args.user.is_none() => in_foreground(args, &id, node).await,
+        Some(node) if !args.detach && args.user.is_none() => in_foreground(args, &id, target, node).await,
         Some(_) | None => kept::run(args, &id, target).await,
     }
 }
 
-async fn in_foreground(args: Args, id: &SandboxId, client: &Client) -> Result<ExitCode> {
+async fn in_foreground(args: Args, id: &SandboxId, target: &dyn Target, client: &Client) -> Result<ExitCode> {
     // Before the command is there: an interrupt ends it from its first moment on.
     let mut interrupts = super::interrupts()?;
     let terminal = if args.tty { Some(terminal::size()) } else { None };
     let timeout_ms = args.timeout.map(|timeout| timeout.as_millis() as u64);
     let (command, env, cwd) = (args.command, args.env, args.cwd);
-    let request = ExecRequest { command, env, cwd, terminal, timeout_ms, notices: true };
+    let tag = args.tty.then(|| format!("exec-{}", &base::id::random_uuid()[..TAG_DIGITS]));
+    let request = ExecRequest { command, env, cwd, terminal, timeout_ms, notices: true, tag };
     let connection = client.exec(id, &request).await?;
     // Only now: a refusal is better read on a terminal that works.
     let raw = if args.tty && std::io::stdin().is_terminal() { Some(RawTerminal::enter()?) } else { None };
     let (from_node, to_node) = tokio::io::split(connection);
     let (frames, outgoing) = mpsc::channel(FRAMES_WAITING_MAX);
     let sending = tokio::spawn(send(to_node, outgoing));
-    let reading = tokio::spawn(read_stdin(frames.clone(), args.no_input));
+    let stdin = StandardInput::default();
+    let reading = tokio::spawn(read_stdin(stdin.clone(), frames.clone(), args.no_input));
     let resizing = args.tty.then(|| tokio::spawn(follow_size(frames)));
     let status = tokio::select! {
         status = receive(from_node) => status,
@@ -135,7 +141,14 @@ async fn in_foreground(args: Args, id: &SandboxId, client: &Client) -> Result<Ex
     if let Some(resizing) = resizing {
         resizing.abort();
     }
-    Ok(exit_code(status?))
+    let is_lost = status.as_ref().map_or(true, |status| *status == ExitStatus::Unknown);
+    let of = kept::Sandbox { target, id };
+    match request.tag {
+        Some(tag) if is_lost && of.was_paused().await? => {
+            kept::Following::again(of, Selector::Tag(tag), interrupts, stdin).await
+        }
+        Some(_) | None => Ok(exit_code(status?)),
+    }
 }
 
 /// What becomes of a command in a pipe whose reader has gone.
@@ -211,24 +224,20 @@ async fn send(mut to_node: impl AsyncWrite + Unpin, mut frames: mpsc::Receiver<F
 }
 
 /// Sends the standard input and its end, or the end only.
-async fn read_stdin(frames: mpsc::Sender<Frame>, only_its_end: bool) {
+async fn read_stdin(stdin: StandardInput, frames: mpsc::Sender<Frame>, only_its_end: bool) {
     if only_its_end {
         // A command that has ended needs none.
         let _ = frames.send(Frame::StdinEnd).await;
         return;
     }
-    let mut stdin = tokio::io::stdin();
-    let mut buffer = vec![0; CHUNK_BYTES];
-    loop {
-        let frame = match stdin.read(&mut buffer).await {
-            Ok(0) | Err(_) => Frame::StdinEnd,
-            Ok(length) => Frame::Stdin(buffer[..length].to_vec()),
-        };
-        let ended = frame == Frame::StdinEnd;
-        if frames.send(frame).await.is_err() || ended {
+    let mut chunks = stdin.chunks().await;
+    while let Some(bytes) = chunks.next().await {
+        if frames.send(Frame::Stdin(bytes.to_vec())).await.is_err() {
             return;
         }
+        chunks.sent();
     }
+    let _ = frames.send(Frame::StdinEnd).await;
 }
 
 async fn follow_size(frames: mpsc::Sender<Frame>) {

@@ -63,7 +63,8 @@ pub(super) async fn run(args: Args, id: &SandboxId, target: &dyn Target) -> Resu
         (false, false) => Input::Bytes,
     };
     let of = Sandbox { target, id };
-    Following { of, inside, which: Selector::Pid(pid), events, interrupts }.run(input, Leave::Kill).await
+    let stdin = StandardInput::default();
+    Following { of, inside, which: Selector::Pid(pid), events, interrupts, stdin }.run(input, Leave::Kill).await
 }
 
 /// What of this client's input goes to the command.
@@ -105,7 +106,7 @@ impl Sandbox<'_> {
     }
 
     /// If it is paused, waits until it is not any more. False if it was not.
-    async fn was_paused(&self) -> Result<bool> {
+    pub(super) async fn was_paused(&self) -> Result<bool> {
         let mut was_paused = false;
         while let Some(SandboxState::Paused | SandboxState::Pausing) = self.state().await? {
             if !was_paused {
@@ -127,14 +128,27 @@ pub(crate) struct Following<'a> {
     pub(crate) which: Selector,
     pub(crate) events: Events,
     pub(crate) interrupts: Signal,
+    pub(crate) stdin: StandardInput,
 }
 
-impl Following<'_> {
+impl<'a> Following<'a> {
+    /// Follows a command with a terminal that this client began, after a pause. It goes on whether or not a client is there.
+    pub(super) async fn again(
+        of: Sandbox<'a>,
+        which: Selector,
+        interrupts: Signal,
+        stdin: StandardInput,
+    ) -> Result<ExitCode> {
+        let inside = of.target.inside(of.id).await?;
+        let events = inside.follow(&which).await?;
+        Self { of, inside, which, events, interrupts, stdin }.run(Input::Terminal, Leave::RunOn).await
+    }
+
     /// Shows what the command prints until it ends, and sends it input. A pause is waited out: a resume shows again the
     /// output that is kept.
     pub(crate) async fn run(self, input: Input, leave: Leave) -> Result<ExitCode> {
-        let Self { of, mut inside, which, mut events, mut interrupts } = self;
-        let (mut leave, stdin) = (leave, StandardInput::default());
+        let Self { of, mut inside, which, mut events, mut interrupts, stdin } = self;
+        let mut leave = leave;
         loop {
             let ended = follow(&inside, &which, &mut events, &mut interrupts, (input, &stdin, leave)).await;
             if is_lost(&ended) {

@@ -12,7 +12,7 @@ use super::CHUNK_BYTES;
 
 /// Standard input. Nothing is read of it before it is asked for.
 #[derive(Debug, Clone, Default)]
-pub(super) struct StandardInput(Arc<Mutex<Chunks>>);
+pub(crate) struct StandardInput(Arc<Mutex<Chunks>>);
 
 impl StandardInput {
     /// For one that sends it; another one waits.
@@ -23,7 +23,7 @@ impl StandardInput {
 
 /// What is read of it, piece by piece.
 #[derive(Debug, Default)]
-pub(super) struct Chunks {
+pub(crate) struct Chunks {
     read: Option<mpsc::Receiver<Vec<u8>>>,
     unsent: Option<Vec<u8>>,
 }

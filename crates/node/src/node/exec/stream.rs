@@ -141,7 +141,8 @@ impl<C: Outputs> Served<C> {
     async fn tell_end(mut self, CommandEnd { status, reason }: CommandEnd) {
         let (notice, status) = match reason {
             Some(EndReason::TimedOut) => (Some(timed_out(self.timeout_ms)), ExitStatus::Code(TIMED_OUT)),
-            Some(EndReason::Lost) => (Some(LOST.to_owned()), status),
+            // The client says it, or follows the command again: the sandbox may have been paused.
+            Some(EndReason::Lost) => (None, status),
             Some(EndReason::ClientLeft) | None => {
                 let found = self.memory.as_ref().and_then(Watch::killed);
                 (found.map(|found| killed(&found, status)), status)
@@ -157,8 +158,6 @@ impl<C: Outputs> Served<C> {
         self.client.close().await;
     }
 }
-
-const LOST: &str = "the processes that hold commands were killed, so the command's status is not known";
 
 fn timed_out(timeout_ms: Option<u64>) -> String {
     let limit = timeout_ms.map_or_else(|| "its time limit".to_owned(), |ms| format!("{ms} ms"));

@@ -30,6 +30,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("along::the_time_limit_of_a_command_goes_on_after_a_pause", || with_idle(time_limit)),
         Case::new("along::the_terminal_of_a_command_that_has_ended_is_refused", || with_idle(old_terminal)),
         Case::new("along::a_client_that_follows_a_command_waits_out_a_pause", || with_idle(followed)),
+        Case::new("along::a_terminal_waits_out_a_pause", || with_idle(followed_terminal)),
+        Case::new("along::commands_with_high_descriptors_go_on", || with_geo(high_descriptor)),
         Case::new("along::too_many_commands_are_refused_by_number", || with_idle(too_many)),
     ]
 }
@@ -357,6 +359,34 @@ fn followed(_: &Shared, node: &mut Node) -> Result<()> {
     node.ok(&["pause", "--files-only", &id])?;
     let answer = following.end()?;
     ensure!(answer.code == 137 && !answer.stderr.contains("followed again"), "{answer}");
+    Ok(())
+}
+
+fn followed_terminal(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = node.run("idle", 1)?[0].id.to_string();
+    let following = node.begin(&["exec", "-t", &id, "--", "/bin/sh", "-c", COUNTER])?;
+    let own = following.first_line()?;
+    node.ok(&["pause", &id])?;
+    sleep(Duration::from_millis(300));
+    node.ok(&["resume", &id])?;
+    node.shell(&id, "touch /tmp/stop")?;
+    let answer = following.end()?;
+    ensure!(answer.code == 7 && answer.stdout.contains(&format!("ended {}", own.trim())), "{answer}");
+    ensure!(answer.stderr.contains("the sandbox was paused"), "{answer}");
+    Ok(())
+}
+
+/// Nothing that is handed down lies between its descriptors and those of the start.
+fn high_descriptor(_: &Shared, node: &mut Node) -> Result<()> {
+    let id = node.run("geo", 1)?[0].id.to_string();
+    let command = "exec 255</dev/null; echo begun; read line";
+    node.ok(&["exec", "-d", "-i", "--tag", "high", &id, "--", "/bin/bash", "-c", command])?;
+    within("the descriptor", || {
+        let found = node.shell(&id, "ls /proc/[0-9]*/fd/255 2>/dev/null | wc -l")?;
+        Ok(found.trim() != "0")
+    })?;
+    let copy = fork(node, &[&id])?.remove(0);
+    ensure!(commands(node, &copy)?.len() == 1, "the command of the copy");
     Ok(())
 }
 
