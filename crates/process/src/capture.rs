@@ -16,6 +16,7 @@ mod covered;
 mod divide;
 mod floor;
 pub(crate) mod inject;
+mod jobs;
 mod pause;
 mod questions;
 mod targets;
@@ -29,7 +30,7 @@ use std::{
 pub use caller::{Afterwards, Others, PauseError};
 use caller::{Callback, Frozen, Steps};
 use complete::{Rest, complete_all};
-use divide::divide;
+use divide::{Common, divide};
 pub use floor::time_forks;
 use inject::{Answers, Outcome};
 use pause::{GatheredAll, Injections, Memory, NewStill, gather, threads};
@@ -377,6 +378,7 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     let known: Vec<i32> = targets.iter().map(|target| target.pid).chain(still_pids).collect();
     let strangers = others::refusals_but(found.strangers, &known);
     refuse(strangers)?;
+    let jobs = jobs::look(&targets, &stopped, &answers, &found.has_shell);
     // After the timers: what remains of them counts from then on, and none may be early by the copy's clocks.
     let known = threads(&targets, &tasks, found.each, memory, answers)?;
     let clocks = clocks(spec.pid).of("read the clocks", spec.pid)?;
@@ -398,12 +400,7 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
     tree.members[0].image.own_terminals = found.terminals;
     tree.members[0].image.system_v = found.system_v;
     let pids: Vec<i32> = targets.iter().map(|target| target.pid).collect();
-    refuse(system_v::check(&tree, &pids))?;
-    refuse(divide(found.common, &mut tree))?;
-    if !places::choose(&mut tree) {
-        let bytes = tree.parked().map(|(_, range)| range.end - range.start).sum();
-        return Err(Error::NoRoom { bytes });
-    }
+    settle(&mut tree, &pids, found.common, &jobs)?;
     refuse_covered(&tree, spec)?;
     let pause = match held {
         Some((_stopped, frozen, _deadman)) => {
@@ -417,6 +414,17 @@ fn capture_once(spec: &CaptureSpec, steps: Steps<'_>) -> Result<Capture, Error> 
         None => pause,
     };
     Ok(Capture { tree, stills, taken_over, pause })
+}
+
+/// Says which process makes what in copies, where it lies in the zygote, and how those stop that are stopped.
+fn settle(tree: &mut Tree, pids: &[i32], common: Common, jobs: &[jobs::Seen]) -> Result<(), Error> {
+    refuse(system_v::check(tree, pids))?;
+    refuse(jobs::settle(tree, jobs))?;
+    refuse(divide(common, tree))?;
+    if places::choose(tree) {
+        return Ok(());
+    }
+    Err(Error::NoRoom { bytes: tree.parked().map(|(_, range)| range.end - range.start).sum() })
 }
 
 /// Refuses what copies would not find.

@@ -56,7 +56,7 @@ pub(crate) use threads::no_registers;
 use threads::signals;
 pub(crate) use threads::{AlternateStack, Scheduling, Thread};
 pub(crate) use timers::{PosixTimer, TimerValue, WallTimer, WallTimers, wall_timer};
-pub(crate) use tree::{Command, Kin, Member, Orphan, Tree, Zombie, object_of};
+pub(crate) use tree::{Command, Job, Kin, Member, Orphan, Tree, Zombie, object_of};
 
 /// A signal's action: handler, flags, restorer, mask.
 pub(crate) type SignalAction = [u64; 4];
@@ -137,6 +137,9 @@ pub(crate) struct ProgramImage {
     /// Of the sandbox; the first process has them.
     #[serde(skip)]
     pub(crate) system_v: Vec<SystemV>,
+    /// Of a process that a signal has stopped.
+    #[serde(skip)]
+    pub(crate) job: Option<Job>,
 }
 
 impl ProgramImage {

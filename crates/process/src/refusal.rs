@@ -147,8 +147,8 @@ pub enum Refusal {
     SecureBits { tid: i32, bits: u32 },
     #[error("thread {tid} has other ids, capabilities or no_new_privs than its program")]
     ThreadPrivileges { tid: i32 },
-    #[error("it was stopped by a signal (SIGSTOP): continue it first")]
-    Stopped,
+    #[error("a signal has stopped it, and a copy could not stop itself in the same way ({why}): continue it first")]
+    Stopped { why: String },
     #[error("thread {tid} has a scheduling policy ({policy}) that cannot be forked")]
     Scheduling { tid: i32, policy: u32 },
     #[error("it installed {filters} seccomp filters of its own: switch its own sandbox off (Pando's holds it)")]

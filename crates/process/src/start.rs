@@ -19,6 +19,7 @@ mod clocks;
 mod copy;
 mod descend;
 mod files;
+mod jobs;
 mod memory_files;
 mod system_v;
 mod terminal;

@@ -128,6 +128,7 @@ fn complete(
         own_affinity: remote::affinity(0).of("read affinity", pid)?,
         session_leader: gathered.session_leader,
         process_group_leader: gathered.process_group_leader,
+        job: None,
         terminal: gathered.terminal,
         own_terminals: Vec::new(),
         system_v: Vec::new(),

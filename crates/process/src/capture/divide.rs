@@ -276,7 +276,7 @@ fn divide_files(
             own.map(|(number, close_on_exec)| (table::fd_of(*number), *close_on_exec)).collect()
         };
         let mut own = of(maker);
-        // What is on its way may have no user.
+        // A file that is on its way may have no user.
         let is_handed = users.is_empty() || users.iter().any(|user| *user != maker);
         let handed = if is_handed { numbers.next() } else { None };
         for user in users.iter().filter(|user| **user != maker) {

@@ -113,6 +113,8 @@ pub(super) struct Answers {
     pub(super) permitted: u64,
     /// What the main thread knows of them.
     pub(super) attributes: ProcessAttributes,
+    /// A child has stopped, and it was not told.
+    pub(super) is_untold: bool,
 }
 
 impl<'a> Injection<'a> {
@@ -271,8 +273,8 @@ impl<'a> Injection<'a> {
             PosixTimer { value, notify_tid: by.map_or(0, |(_, thread)| thread.tid), ..timer }
         };
         let posix_timers = plan.main.posix_timers.into_iter().map(timer).collect();
-        let attributes = plan.attributes.read(&word);
-        Ok(Answers { threads, interval_timers, posix_timers, wall_timers, permitted, attributes })
+        let (attributes, is_untold) = (plan.attributes.read(&word), plan.attributes.is_untold(&word));
+        Ok(Answers { threads, interval_timers, posix_timers, wall_timers, permitted, attributes, is_untold })
     }
 
     /// Takes the mapping away again, if it is ours.

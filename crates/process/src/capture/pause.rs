@@ -168,6 +168,8 @@ pub(super) struct GatheredAll {
     pub(super) system_v: Vec<SystemV>,
     pub(super) strangers: Strangers,
     pub(super) zombies: Vec<Zombie>,
+    /// Of each process, whether one of its group has a parent that is in another group of their session. Other groups ignore all stops but SIGSTOP.
+    pub(super) has_shell: Vec<bool>,
 }
 
 /// Looks at all processes; they are stopped, or run our scripts.
@@ -221,7 +223,8 @@ pub(super) fn gather(
     let system_v = system_v::read(pid, &mut refusals)?;
     refuse(refusals)?;
     let (common, terminals) = (Common { files, contents, wall_timers }, terminals.own);
-    Ok(GatheredAll { each, common, objects, memory_files, terminals, system_v, strangers, zombies })
+    let has_shell = (0..targets.len()).map(|at| has_shell(targets, &ids, at)).collect();
+    Ok(GatheredAll { each, common, objects, memory_files, terminals, system_v, strangers, zombies, has_shell })
 }
 
 fn gather_one(
@@ -294,6 +297,15 @@ fn kin(
     }
     given.push(if leads_group { own.group } else { from_parent });
     Kin { parent, orphan, command, joins: (!follows).then_some(own.group), ..Kin::default() }
+}
+
+/// Whether the process at place `at` is in a group that is not orphaned.
+fn has_shell(targets: &[Target], ids: &[Ids], at: usize) -> bool {
+    ids.iter().zip(targets).any(|(own, target)| {
+        let parent = ids[target.parent];
+        let is_child = matches!(target.state, State::Child);
+        own.group == ids[at].group && is_child && own.group != parent.group && own.session == parent.session
+    })
 }
 
 /// Refuses a process that shares with another one what copies have each for themselves (clone(2) without `CLONE_THREAD`).

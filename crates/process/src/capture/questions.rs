@@ -97,6 +97,7 @@ fn chosen(which: usize, state: u32) -> u32 {
 /// What the main thread is asked of the whole program.
 pub(super) struct OfProcess {
     subreaper: u64,
+    untold: u64,
     deny_write_exec: usize,
     merges_memory: usize,
     chooses_timer_ids: usize,
@@ -106,6 +107,7 @@ pub(super) struct OfProcess {
 /// Where its answers are.
 pub(super) struct ProcessPlaces {
     subreaper: u64,
+    untold: u64,
     results: [u64; 3],
     lock_future: LockFuture,
 }
@@ -123,8 +125,13 @@ impl OfProcess {
     pub(super) fn add(arena: &mut Arena, script: &mut Script, lines: &[MapLine]) -> Self {
         let subreaper = arena.words(&[0]);
         ask(script, libc::PR_GET_CHILD_SUBREAPER, subreaper);
+        let untold = arena.words(&[0; 16]);
+        let options = (libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL) as u64;
+        let any = [u64::from(libc::P_ALL).into(), 0u64.into(), untold.into(), options.into(), 0u64.into()];
+        script.call(libc::SYS_waitid, any, Check::Ignore);
         Self {
             subreaper,
+            untold,
             deny_write_exec: ask(script, PR_GET_MDWE, 0u64),
             merges_memory: ask(script, PR_GET_MEMORY_MERGE, 0u64),
             chooses_timer_ids: ask(script, PR_TIMER_CREATE_RESTORE_IDS, PR_TIMER_CREATE_RESTORE_IDS_GET),
@@ -138,11 +145,16 @@ impl OfProcess {
         let LockFuture { mapped, is_locked, .. } = self.lock_future;
         let lock_future =
             LockFuture { results: [mapped, is_locked].map(|step| arena.keep_result(script, step)), ..self.lock_future };
-        ProcessPlaces { subreaper: self.subreaper, results, lock_future }
+        ProcessPlaces { subreaper: self.subreaper, untold: self.untold, results, lock_future }
     }
 }
 
 impl ProcessPlaces {
+    /// Whether a child of it has stopped for which it has not waited: the signal of a `siginfo_t` is first.
+    pub(super) fn is_untold(&self, word: &dyn Fn(u64) -> u64) -> bool {
+        word(self.untold) as u32 != 0
+    }
+
     pub(super) fn read(&self, word: &dyn Fn(u64) -> u64) -> ProcessAttributes {
         let [deny_write_exec, merges_memory, chooses_timer_ids] =
             self.results.map(|at| u32::try_from(word(at) as i64).unwrap_or(0));

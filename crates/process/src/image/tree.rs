@@ -58,6 +58,23 @@ pub(crate) struct Command {
     pub(crate) label: String,
 }
 
+/// How a process stops itself that a signal had stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) signal: i32,
+    /// Its parent has waited for its stop.
+    pub(crate) is_told: bool,
+}
+
+impl Job {
+    /// Signals that stop a process, and that it can block.
+    pub(crate) const SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
+    pub(crate) fn is_sound(self) -> bool {
+        Self::SIGNALS.contains(&self.signal)
+    }
+}
+
 /// How a process comes to have the sandbox's init as its parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Orphan {

@@ -56,7 +56,10 @@ pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
         refusals.push(Refusal::Traced { tracer: tracer as i32 });
     }
     match Stat::read(&pid.to_string())?.state() {
-        b'T' => refusals.push(Refusal::Stopped),
+        // What else could be in the way shows when it has been read.
+        b'T' if status.number("Threads", 10)? > 1 => {
+            refusals.push(Refusal::Stopped { why: "it has several threads".into() });
+        }
         b'Z' | b'X' => refusals.push(Refusal::MainThreadGone),
         _ => {}
     }

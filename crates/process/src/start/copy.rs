@@ -13,7 +13,7 @@ use crate::{
     script::{Arena, Check, Script, sigframe},
     start::{
         descend::{self, Family},
-        files, kind, memory_files, seal, system_v, terminal, working_set,
+        files, jobs, kind, memory_files, seal, system_v, terminal, working_set,
     },
 };
 
@@ -209,7 +209,9 @@ impl Copy<'_> {
             queue_signal(arena, script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
         }
         limits(arena, script, image, |resource| is_set_last(resource, image));
+        jobs::expect(self, arena, script, at);
         descend::meet(self, arena, script, at);
+        jobs::stop(self, script, at);
         if at == 0 {
             system_v::let_go(arena, script, self.tree);
             let nothing = arena.words(&[0, 0]);
@@ -219,6 +221,7 @@ impl Copy<'_> {
             script.land(at_once);
         }
         descend::release(self, script, at);
+        jobs::forget(self, arena, script, at);
         descend::part(self, script);
         close_all_of_others(script, image, transit);
         script.count_down(gates.closed);

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use sys::remote::Range;
 
 use super::{
-    ASIDE_BYTES, CLONE_ARGS_BYTES, CloneArgs, HALF_BYTES, clone_args, copy::Copy, set_layout as tell_layout, terminal,
-    vdso_aside,
+    ASIDE_BYTES, CLONE_ARGS_BYTES, CloneArgs, HALF_BYTES, clone_args, copy::Copy, jobs, set_layout as tell_layout,
+    terminal, vdso_aside,
 };
 use crate::{
     image::{Member, ProgramImage, Tree, Zombie, places},
@@ -17,7 +17,6 @@ use crate::{
 const RLIMIT_CORE: usize = libc::RLIMIT_CORE as usize;
 /// Bytes of a signal mask.
 const MASK_BYTES: u64 = 8;
-
 /// What a process clones: its children that go on, and those that have ended, and helpers that clone what has lost its parent.
 pub(super) struct Family {
     children: Vec<Child>,
@@ -192,9 +191,10 @@ impl Family {
 
 /// Adds the closing of what was handed down, when the process has it by its own numbers and its children have been cloned.
 pub(super) fn close_handed_down(copy: Copy<'_>, script: &mut Script) {
-    if copy.tree.handed_from > 0 {
-        let (first, last) = (copy.tree.handed_from.into(), (copy.transit.control - 1).into());
-        script.call(libc::SYS_close_range, [first, last, 0u64.into()], Check::Success);
+    let (first, last) = (copy.tree.handed_from, copy.transit.control - 1);
+    // There may be nothing of this kind, and no number left below the control socket's.
+    if (1..=last).contains(&first) {
+        script.call(libc::SYS_close_range, [first.into(), last.into(), 0u64.into()], Check::Success);
     }
 }
 
@@ -289,7 +289,7 @@ fn base_of_vdso(image: &ProgramImage) -> u64 {
     image.vdso.first().map_or(0, |(_, range)| range.start)
 }
 
-fn set_action(arena: &mut Arena, script: &mut Script, signal: i32, action: &[u64]) {
+pub(super) fn set_action(arena: &mut Arena, script: &mut Script, signal: i32, action: &[u64]) {
     let action = arena.words(action);
     let args = [signal.into(), action.into(), 0u64.into(), MASK_BYTES.into()];
     script.call(libc::SYS_rt_sigaction, args, Check::Success);
@@ -351,6 +351,7 @@ pub(super) fn make_common_page(copy: Copy<'_>, script: &mut Script) {
     script.store(page + 8, 1);
     script.store(page + 16, others as u64 + 1);
     script.store(page + 24, 1);
+    script.store(page + 32, jobs::waiting(copy.tree));
 }
 
 /// Adds the waiting of all processes until the last has come here. Then each that has to joins its group, whose leader is there by now, and all wait
@@ -381,6 +382,8 @@ pub(super) fn release(copy: Copy<'_>, script: &mut Script, at: usize) {
     let held = copy.common + 24;
     match (copy.tree.members.len(), at) {
         (1, _) => {}
+        // It stops itself, and must have before another one may tell it to go on.
+        (_, _) if copy.tree.members[at].image.job.is_some() => {}
         (_, 0) => script.count_down(held),
         (_, _) => script.wait_zero(held),
     }

@@ -48,6 +48,8 @@ pub(crate) struct Task {
     pub(crate) has_several_filters: Option<bool>,
     /// A signal that arrived while we held the thread, to be delivered when it goes on.
     deliver: i32,
+    /// The signal that had stopped it before; 0: none.
+    stop_signal: i32,
     /// Registers or mask differ from what they must be when it goes on.
     disturbed: bool,
     /// Address of the operation of its script that sends the mark.
@@ -55,19 +57,36 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Of a thread that has stopped.
-    fn read(tid: i32) -> Result<Self, Error> {
-        Ok(Self {
+    /// Of a thread that has stopped. Nothing if it ends meanwhile.
+    fn read(tid: i32) -> Result<Option<Self>, Error> {
+        let stop_signal = stop_signal(tid)?;
+        if stop_signal != 0 {
+            // One that was stopped when it was told stops once more: not in the midst of a script.
+            ptrace::interrupt(tid).and_then(|()| ptrace::resume(tid, 0)).of("stop once more thread", tid)?;
+            if !wait_for_stop(tid)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Self {
             tid,
             registers: ptrace::registers(tid).of("read registers", tid)?,
             mask: ptrace::signal_mask(tid).of("read signal mask", tid)?,
             rseq: ptrace::rseq(tid).of("read rseq", tid)?,
             has_several_filters: None,
+            stop_signal,
             deliver: 0,
             disturbed: false,
             mark_at: 0,
-        })
+        }))
     }
+}
+
+/// The signal that keeps a thread stopped beside its tracer, which the kernel tells instead of SIGTRAP.
+fn stop_signal(tid: i32) -> Result<i32, Error> {
+    const STOPPED: i32 = libc::PTRACE_EVENT_STOP << 8;
+    let info = ptrace::signal_info(tid).of("read what has stopped thread", tid)?;
+    let [signal, code] = [0, 8].map(|at| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]));
+    Ok(if code & !0xff == STOPPED && signal != libc::SIGTRAP { signal } else { 0 })
 }
 
 /// All threads of a process, stopped.
@@ -125,7 +144,7 @@ impl Stopped {
         // Who was told is waited for in any case: only a thread that has stopped can be let go.
         let mut ended = Vec::new();
         for tid in told {
-            match wait_for_stop(tid).and_then(|is_there| is_there.then(|| Task::read(tid)).transpose()) {
+            match wait_for_stop(tid).and_then(|is_there| if is_there { Task::read(tid) } else { Ok(None) }) {
                 Ok(Some(task)) => self.tasks.push(task),
                 Ok(None) => ended.push(tid),
                 Err(error) => {
@@ -136,7 +155,7 @@ impl Stopped {
             }
         }
         for tid in ended {
-            match is_there_after_all(tid).and_then(|is_there| is_there.then(|| Task::read(tid)).transpose()) {
+            match is_there_after_all(tid).and_then(|is_there| if is_there { Task::read(tid) } else { Ok(None) }) {
                 Ok(task) => self.tasks.extend(task),
                 Err(error) => result = result.and(Err(error)),
             }
@@ -179,6 +198,11 @@ impl Stopped {
             *rip = self.word(section + 24)?;
         }
         Ok(())
+    }
+
+    /// The signal that had stopped the process before it was seized; 0: none.
+    pub(crate) fn stop_signal(&self) -> i32 {
+        self.tasks[0].stop_signal
     }
 
     /// When the program was stopped.

@@ -119,6 +119,9 @@ impl Stepper {
                         self.end(tid, &base, nr, [operation.arg(0), operation.arg(1)])?;
                         return self.waiting.take().map_or(Ok(()), |(copy, script)| self.child(copy, script));
                     }
+                    if nr == libc::SYS_waitid && operation.arg(3) & libc::WSTOPPED as u64 != 0 {
+                        self.let_stop(operation.arg(1))?;
+                    }
                     self.call(tid, &memory, &base, at, &operation)?;
                     if nr == libc::SYS_arch_prctl {
                         // Each step sets all registers, the segment bases too.
@@ -198,6 +201,18 @@ impl Stepper {
             Stop::Ended(_) => Err(Error::Unexpected { pid: child, what: "ended at once".into() }),
             Stop::Signal(_) | Stop::Interrupted | Stop::Cloned | Stop::Event(_) => self.run(child, script, false),
         }
+    }
+
+    /// Lets a process go that stops itself, by its number in the copy: its parent waits for that.
+    fn let_stop(&mut self, number: u64) -> Result<(), Error> {
+        for at in 0..self.released.len() {
+            let tid = self.released[at];
+            if Fields::read(format!("/proc/{tid}/status"))?.numbers("NSpid", 10)?.last() == Some(&number) {
+                self.released.remove(at);
+                return ptrace::detach(tid, 0).of("let go of thread", tid);
+            }
+        }
+        Err(Error::Unexpected { pid: number as i32, what: "has not come to its end".into() })
     }
 
     /// Makes the last call of a process: it exits, or kills itself.

@@ -37,6 +37,7 @@ mod tag {
     pub(super) const PROTECTION_KEYS: u16 = 17;
     pub(super) const SYSTEM_V: u16 = 18;
     pub(super) const PASSED: u16 = 19;
+    pub(super) const JOB: u16 = 20;
 }
 
 /// What a program has beside its first process.
@@ -114,6 +115,7 @@ fn of_image(image: &ProgramImage) -> Result<Vec<Section>, StateError> {
     put(&mut sections, tag::PROTECTION_KEYS, &image.keys)?;
     put(&mut sections, tag::SYSTEM_V, &image.system_v)?;
     put(&mut sections, tag::PASSED, &image.added.passed)?;
+    put(&mut sections, tag::JOB, &image.job)?;
     Ok(sections)
 }
 
@@ -138,6 +140,7 @@ fn apply_to_image(sections: Vec<Section>, image: &mut ProgramImage) -> Result<()
             tag::PROTECTION_KEYS => image.keys = get(&bytes)?,
             tag::SYSTEM_V => image.system_v = get(&bytes)?,
             tag::PASSED => image.added.passed = get(&bytes)?,
+            tag::JOB => image.job = get(&bytes)?,
             unknown => return Err(StateError::Section(unknown)),
         }
     }

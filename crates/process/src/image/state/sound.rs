@@ -7,7 +7,7 @@ use base::limits;
 
 use super::ProgramState;
 use crate::image::{
-    Backing, Connection, FileKind, Kin, Mapping, Member, OwnTerminal, ProgramImage, Terminal, Tree, attachments,
+    Backing, Connection, FileKind, Job, Kin, Mapping, Member, OwnTerminal, ProgramImage, Terminal, Tree, attachments,
     memory_files, places, system_v_is_sound, xstate,
 };
 
@@ -66,6 +66,7 @@ fn check_image(image: &ProgramImage) -> Result<(), &'static str> {
         (image.keys.is_sound(), "memory has a protection key that it does not have"),
         (keys_are_of_mappings(image), "memory with a protection key is not its own"),
         (image.actions.len() == SIGNALS, "it has not as many actions as there are signals"),
+        (image.job.is_none_or(Job::is_sound), "it stops itself by a signal that does not stop"),
     ];
     rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, broken)| Err(*broken))
 }
@@ -85,7 +86,8 @@ fn kin_is_sound(tree: &Tree) -> bool {
     const SIGNAL: i32 = 0x7f;
     let parents = tree.members.iter().map(|member| member.kin.parent).enumerate();
     let first = &tree.members[0].kin;
-    *first == Kin { hands_down: first.hands_down.clone(), command: first.command.clone(), ..Kin::default() }
+    tree.members[0].image.job.is_none()
+        && *first == Kin { hands_down: first.hands_down.clone(), command: first.command.clone(), ..Kin::default() }
         && tree.members.len() + tree.zombies.len() <= limits::PROCESSES_MAX
         && parents.skip(1).all(|(at, parent)| parent < at)
         && commands_are_sound(tree)

@@ -72,7 +72,7 @@ impl Passing {
         let kind =
             sys::sockets::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TYPE).of("read socket option", pid)?;
         let queue = Queue { pid, fd: listed.fd, kind, socket: socket.as_fd() }.read();
-        // What is refused here is refused again when the socket itself is read.
+        // A refusal comes again when the socket itself is read.
         if let Ok(queue) = queue.of("read waiting messages", pid)? {
             let socket = self.sockets.get(&listed.fd).filter(|_| at == holders.len() - 1).copied();
             let socket = socket.unwrap_or((at, listed.fd));
