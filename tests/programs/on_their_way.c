@@ -63,6 +63,43 @@ static bool is_open(int fd)
 	return fcntl(fd, F_GETFD) != -1;
 }
 
+// A child that has sent what it alone had, and what it still has.
+static pid_t begin_child(int *from_child)
+{
+	int pairs[2], answers[2];
+	pair(SOCK_STREAM, pairs);
+	if (pipe(answers) != 0)
+		probe_die("pipe");
+	pid_t child = fork();
+	if (child == 0) {
+		int own[2], kept = eventfd(0, EFD_NONBLOCK);
+		if (pipe(own) != 0 || write(own[1], "of the child", 12) != 12)
+			probe_die("child");
+		pass(pairs[0], "child", (int[]){own[0], kept}, 2);
+		close(own[0]);
+		close(own[1]);
+		if (write(answers[1], "r", 1) != 1)
+			probe_die("child");
+		struct pollfd polled = {.fd = kept, .events = POLLIN};
+		poll(&polled, 1, -1);
+		_exit(9);
+	}
+	close(pairs[0]);
+	if (child < 0 || !reads(answers[0], "r"))
+		probe_die("child");
+	*from_child = pairs[1];
+	return child;
+}
+
+static void check_child(pid_t child, int from_child)
+{
+	int got[MOST], status = 0;
+	probe_check(taken(from_child, "child", got, 2) && reads(got[0], "of the child"), "what the child alone had");
+	probe_check(reads(got[0], ""), "and its end");
+	bool woken = write(got[1], &(uint64_t){1}, 8) == 8 && waitpid(child, &status, 0) == child;
+	probe_check(woken && WIFEXITED(status) && WEXITSTATUS(status) == 9, "what it has, too");
+}
+
 int main(int argc, char **argv)
 {
 	probe_begin(argc, argv);
@@ -103,28 +140,9 @@ int main(int argc, char **argv)
 	pass(datagrams[0], "own end", &datagrams[0], 1);
 	close(datagrams[0]);
 
-	// A child that has sent what it alone had, and what it still has.
-	int from_child[2], answers[2];
-	pair(SOCK_STREAM, from_child);
-	if (pipe(answers) != 0)
-		probe_die("pipe");
-	pid_t child = fork();
-	if (child == 0) {
-		int own[2], kept = eventfd(0, EFD_NONBLOCK);
-		if (pipe(own) != 0 || write(own[1], "of the child", 12) != 12)
-			probe_die("child");
-		pass(from_child[0], "child", (int[]){own[0], kept}, 2);
-		close(own[0]);
-		close(own[1]);
-		if (write(answers[1], "r", 1) != 1)
-			probe_die("child");
-		struct pollfd polled = {.fd = kept, .events = POLLIN};
-		poll(&polled, 1, -1);
-		_exit(9);
-	}
-	close(from_child[0]);
-	if (child < 0 || !reads(answers[0], "r"))
-		probe_die("child");
+	bool alone = probe_option(argc, argv, "--alone", NULL) != NULL;
+	int from_child = -1;
+	pid_t child = alone ? -1 : begin_child(&from_child);
 	probe_ready();
 	probe_wait();
 
@@ -152,11 +170,8 @@ int main(int argc, char **argv)
 	probe_check(taken(datagrams[1], "own end", got, 1), "its own peer");
 	probe_check(send(got[0], "to it", 5, 0) == 5 && reads(datagrams[1], "to it"), "which sends to it");
 
-	probe_check(taken(from_child[1], "child", got, 2) && reads(got[0], "of the child"), "what the child alone had");
-	probe_check(reads(got[0], ""), "and its end");
-	int status = 0;
-	bool woken = write(got[1], &(uint64_t){1}, 8) == 8 && waitpid(child, &status, 0) == child;
-	probe_check(woken && WIFEXITED(status) && WEXITSTATUS(status) == 9, "what it has, too");
+	if (!alone)
+		check_child(child, from_child);
 	int next = dup(0);
 	for (int fd = next; fd < next + 64; fd++)
 		if (fd != next && is_open(fd))

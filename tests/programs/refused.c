@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stddef.h>
 #include <sys/epoll.h>
+#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -243,6 +244,20 @@ static void other_name(void)
 		probe_die("%s", other);
 }
 
+/// Sends a descriptor on its way.
+static void pass(int by, int fd)
+{
+	char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0}, byte = 'x';
+	struct iovec bytes = {&byte, 1};
+	struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+	*rights = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+	memcpy(CMSG_DATA(rights), &fd, sizeof(int));
+	if (sendmsg(by, &message, 0) != 1)
+		probe_die("sendmsg");
+}
+
+/// With a descriptor on its way.
 static void waiting_connection(void)
 {
 	struct sockaddr_un address = named("waiting");
@@ -250,6 +265,17 @@ static void waiting_connection(void)
 	if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 3) != 0 ||
 	    connect(client, (struct sockaddr *)&address, sizeof address) != 0)
 		probe_die("connect");
+	pass(client, STDERR_FILENO);
+}
+
+/// A locked file that nothing but a message has.
+static void lock_on_its_way(void)
+{
+	int way[2], file = made("locked");
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, way) != 0 || flock(file, LOCK_EX) != 0)
+		probe_die("flock");
+	pass(way[0], file);
+	close(file);
 }
 
 static void message_of_closed(void)
@@ -325,14 +351,8 @@ static void registered_elsewhere(void)
 	struct epoll_event event = {.events = EPOLLIN};
 	if (pipe(ends) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, way) != 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event) != 0)
 		probe_die("epoll");
-	char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0}, byte = 'x';
-	struct iovec bytes = {&byte, 1};
-	struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-	struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-	*rights = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
-	memcpy(CMSG_DATA(rights), &ends[0], sizeof(int));
-	if (sendmsg(way[0], &message, 0) != 1 || close(ends[0]) != 0)
-		probe_die("sendmsg");
+	pass(way[0], ends[0]);
+	close(ends[0]);
 }
 
 /// Gives the calling thread a filter of its own that refuses this system call; none other does anything.
@@ -453,7 +473,7 @@ static const struct {
 	{"deleted_directory", deleted_directory}, {"replaced_directory", replaced_directory},
 	{"replaced_socket", replaced_socket}, {"socket_is_a_file", socket_is_a_file},
 	{"many_guards", many_guards}, {"shared_memory", shared_memory},
-	{"waiting_connection", waiting_connection}, {"message_of_closed", message_of_closed}, {"peer_of_closed", peer_of_closed}, {"foreign_owner", foreign_owner},
+	{"waiting_connection", waiting_connection}, {"lock_on_its_way", lock_on_its_way}, {"message_of_closed", message_of_closed}, {"peer_of_closed", peer_of_closed}, {"foreign_owner", foreign_owner},
 	{"urgent_byte", urgent_byte}, {"other_name", other_name},
 	{"inotify_events", inotify_events}, {"inotify_gone", inotify_gone}, {"registered_elsewhere", registered_elsewhere}, {"own_filter", own_filter}, {"thread_filter", thread_filter}, {"thread_privileges", thread_privileges},
 	{"clone_filter", clone_filter}, {"replaced_program", replaced_program}, {"huge_mapping", huge_mapping},

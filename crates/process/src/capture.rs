@@ -181,7 +181,7 @@ fn examine_once(examined: &Examined) -> Result<Vec<Refusal>, Error> {
     let pids: Vec<i32> =
         relatives.iter().filter(|relative| !relative.is_zombie()).map(|relative| relative.pid).collect();
     for relative in relatives.into_iter().filter(|relative| !relative.is_zombie()) {
-        let found = match checks::look(relative.pid, None) {
+        let found = match checks::look(relative.pid, relative.pid == pid, None) {
             Err(Error::Refused(refusals)) => refusals,
             Err(error) if error.is_gone() && relative.pid != pid => continue,
             Err(error) => return Err(error),

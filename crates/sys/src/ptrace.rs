@@ -171,6 +171,11 @@ pub type SignalInfo = [u8; 128];
 
 const _: () = assert!(size_of::<libc::siginfo_t>() == 128);
 
+/// The number of the signal.
+pub fn signal_number(info: &SignalInfo) -> i32 {
+    i32::from_ne_bytes([info[0], info[1], info[2], info[3]])
+}
+
 /// The signal that a thread in [`Stop::Signal`] is about to receive.
 pub fn signal_info(tid: i32) -> io::Result<SignalInfo> {
     let mut info = [0u8; 128];

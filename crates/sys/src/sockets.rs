@@ -216,6 +216,8 @@ pub fn peek_whole(socket: BorrowedFd<'_>, max: usize) -> io::Result<usize> {
 
 /// A `struct cmsghdr` and a `struct ucred`, aligned.
 const CREDENTIALS_BYTES: usize = 32;
+/// A descriptor of the sender, for sockets with `SO_PASSPIDFD`.
+const SCM_PIDFD: i32 = 4;
 /// The same of as many descriptors as a message can have (`SCM_MAX_FD`, 253).
 const DESCRIPTORS_BYTES: usize = 16 + 254 * 4;
 
@@ -267,6 +269,10 @@ unsafe fn take_control(message: &libc::msghdr, peeked: &mut Peeked) {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     let installed = (0..count).map(|at| OwnedFd::from_raw_fd(data.add(at).read_unaligned()));
                     peeked.descriptors.extend(installed);
+                }
+                (libc::SOL_SOCKET, SCM_PIDFD) => {
+                    peeked.has_more = true;
+                    drop(OwnedFd::from_raw_fd(data.read_unaligned()));
                 }
                 _ => peeked.has_more = true,
             }

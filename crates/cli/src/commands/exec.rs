@@ -60,6 +60,8 @@ Examples:
 /// if this client is killed. A server gives them SIGKILL. If this client is killed, a server lets them run. If the
 /// command ends by itself, processes that it left behind run on.
 ///
+/// With -t this client waits out a pause of the sandbox. From then on the command runs on when this client ends.
+///
 /// With -d the command runs on its own. `pando attach` follows it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -129,11 +131,16 @@ async fn in_foreground(args: Args, id: &SandboxId, target: &dyn Target, client: 
     let stdin = StandardInput::default();
     let reading = tokio::spawn(read_stdin(stdin.clone(), frames.clone(), args.no_input));
     let resizing = args.tty.then(|| tokio::spawn(follow_size(frames)));
-    let status = tokio::select! {
-        status = receive(from_node) => status,
-        () = unread() => Ok(UNREAD),
+    let (status, is_lost) = tokio::select! {
+        status = receive(from_node) => {
+            let is_lost = status.as_ref().map_or(true, |status| *status == ExitStatus::Unknown);
+            (status, is_lost)
+        }
+        () = unread() => (Ok(UNREAD), false),
         // A raw terminal sends Ctrl-C to the command; this is for pipes. Hanging up ends the command.
-        _ = interrupts.recv() => Err(Failure::Interrupted("interrupted: the command is ended".to_owned()).into()),
+        _ = interrupts.recv() => {
+            (Err(Failure::Interrupted("interrupted: the command is ended".to_owned()).into()), false)
+        }
     };
     drop(raw);
     sending.abort();
@@ -141,14 +148,13 @@ async fn in_foreground(args: Args, id: &SandboxId, target: &dyn Target, client: 
     if let Some(resizing) = resizing {
         resizing.abort();
     }
-    let is_lost = status.as_ref().map_or(true, |status| *status == ExitStatus::Unknown);
-    let of = kept::Sandbox { target, id };
-    match request.tag {
-        Some(tag) if is_lost && of.was_paused().await? => {
-            kept::Following::again(of, Selector::Tag(tag), interrupts, stdin).await
+    if let Some(tag) = request.tag.filter(|_| is_lost) {
+        let of = kept::Sandbox { target, id };
+        if let Some(ended) = kept::Following::after_pause(of, Selector::Tag(tag), interrupts, stdin).await? {
+            return Ok(ended);
         }
-        Some(_) | None => Ok(exit_code(status?)),
     }
+    Ok(exit_code(status?))
 }
 
 /// What becomes of a command in a pipe whose reader has gone.
@@ -172,7 +178,9 @@ fn exit_code(status: ExitStatus) -> ExitCode {
         ExitStatus::Code(code) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)),
         ExitStatus::Signal(signal) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
         ExitStatus::Unknown => {
-            errln!("pando: the command's exit status is lost: a helper process of the node died");
+            errln!(
+                "pando: the command's exit status is lost: its sandbox was paused, or a helper process of the node died"
+            );
             ExitCode::FAILURE
         }
     }

@@ -3,10 +3,12 @@
 //! What stops it is a signal that waits, blocked, until the step that gives the program back its own mask. SIGSTOP cannot be blocked; which signal it
 //! was shows to no one but a parent that has not asked yet.
 
+use sys::ptrace::signal_number;
+
 use super::{inject::Answers, targets::Target};
 use crate::{
     image::{Job, ProgramImage, Tree},
-    observe::blame::blame,
+    observe::{blame::blame, checks},
     refusal::Refusal,
     stop::stopped::Stopped,
 };
@@ -41,11 +43,15 @@ pub(super) fn settle(tree: &mut Tree, seen: &[Seen]) -> Vec<Refusal> {
     for (at, job) in seen.iter().enumerate().filter(|(_, job)| job.signal != 0) {
         let member = &mut tree.members[at];
         let is_told = member.kin.orphan.is_none() && member.kin.command.is_none() && !seen[member.kin.parent].is_untold;
+        // It goes on as soon as it is let go.
+        if waits(&member.image, libc::SIGCONT) {
+            continue;
+        }
         let why = match signal(&member.image, job.signal) {
-            _ if at == 0 => "it is the sandbox's first process",
-            _ if member.image.threads.len() > 1 => "it has several threads",
-            _ if !job.has_shell => "no process outside its group can tell it to go on: the group has lost its shell",
-            None => "it handles, ignores or blocks SIGTSTP, SIGTTIN and SIGTTOU",
+            _ if at == 0 => checks::FIRST,
+            _ if member.image.threads.len() > 1 => checks::THREADS,
+            _ if !job.has_shell => "the kernel ignores SIGTSTP in its process group, which no shell watches",
+            None => checks::NO_SIGNAL,
             Some(signal) => {
                 member.image.job = Some(Job { signal, is_told });
                 continue;
@@ -59,20 +65,14 @@ pub(super) fn settle(tree: &mut Tree, seen: &[Seen]) -> Vec<Refusal> {
 
 /// One that stops the program, preferably the one that has.
 fn signal(image: &ProgramImage, stopped_by: i32) -> Option<i32> {
-    let bit = |signal: i32| 1u64 << (signal - 1);
-    let waits = |signal: i32| image.pending.iter().chain(&image.threads[0].pending).any(|info| number(info) == signal);
-    let stops = |signal: &i32| {
-        image.actions[*signal as usize - 1][0] == libc::SIG_DFL as u64
-            && image.threads[0].mask & bit(*signal) == 0
-            && !waits(*signal)
-    };
+    let stops = |signal: &i32| image.is_stopped_by(*signal) && !waits(image, *signal);
     Job::SIGNALS
         .into_iter()
         .find(|signal| *signal == stopped_by && stops(signal))
         .or(Job::SIGNALS.into_iter().find(stops))
 }
 
-/// The signal's number, which is first in a `siginfo_t`.
-fn number(info: &[u8; 128]) -> i32 {
-    i32::from_ne_bytes([info[0], info[1], info[2], info[3]])
+fn waits(image: &ProgramImage, signal: i32) -> bool {
+    let pending = image.threads.iter().flat_map(|thread| &thread.pending).chain(&image.pending);
+    pending.into_iter().any(|info| signal_number(info) == signal)
 }

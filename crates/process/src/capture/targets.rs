@@ -35,7 +35,7 @@ impl Target {
     /// whole address space.
     fn look(relative: Relative, spec: &CaptureSpec) -> Result<(Self, Vec<Refusal>), Error> {
         let Relative { pid, parent, state } = relative;
-        let checks::Look { refusals, surroundings } = checks::look(pid, Some(&spec.started))?;
+        let checks::Look { refusals, surroundings } = checks::look(pid, pid == spec.pid, Some(&spec.started))?;
         let (watched, before) = match refusals.is_empty() {
             true => (watches::find(pid)?, arrived(pid)?),
             false => (Watched::new(), Vec::new()),

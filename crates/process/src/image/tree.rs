@@ -62,7 +62,7 @@ pub(crate) struct Command {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) signal: i32,
-    /// Its parent has waited for its stop.
+    /// Its parent has waited for its stop, as far as is known: it has waited for all stops of its children.
     pub(crate) is_told: bool,
 }
 
@@ -70,8 +70,17 @@ impl Job {
     /// Signals that stop a process, and that it can block.
     pub(crate) const SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
-    pub(crate) fn is_sound(self) -> bool {
-        Self::SIGNALS.contains(&self.signal)
+    /// Whether a process with this image stops by it.
+    pub(crate) fn is_sound(self, image: &ProgramImage) -> bool {
+        Self::SIGNALS.contains(&self.signal) && image.threads.len() == 1 && image.is_stopped_by(self.signal)
+    }
+}
+
+impl ProgramImage {
+    /// Whether this signal does to it what it does by itself, and is not blocked.
+    pub(crate) fn is_stopped_by(&self, signal: i32) -> bool {
+        let action = self.actions.get(signal as usize - 1);
+        action.is_some_and(|action| action[0] == libc::SIG_DFL as u64) && self.threads[0].mask >> (signal - 1) & 1 == 0
     }
 }
 

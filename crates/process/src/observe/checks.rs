@@ -15,6 +15,7 @@ use sys::remote::{self, Shared};
 
 use crate::{
     error::{Context, Error},
+    image::Job,
     observe::{descriptors::MQUEUE_MAGIC, others::OtherProcesses, rights, root},
     refusal::Refusal,
     stop::stopped::Task,
@@ -47,8 +48,31 @@ pub(crate) struct Paths {
     pub(crate) exe: Vec<u8>,
 }
 
+/// Why a copy of a process could not stop itself.
+pub(crate) const FIRST: &str = "it is the sandbox's first process";
+pub(crate) const THREADS: &str = "it has several threads";
+pub(crate) const NO_SIGNAL: &str = "it handles, ignores or blocks SIGTSTP, SIGTTIN and SIGTTOU";
+
+/// The same of one that is looked at.
+fn stopped(status: &Fields, is_first: bool) -> Result<Option<Refusal>, Error> {
+    let mut taken = 0;
+    for signals in ["SigBlk", "SigIgn", "SigCgt"] {
+        taken |= status.number(signals, 16)?;
+    }
+    let why = if is_first {
+        FIRST
+    } else if status.number("Threads", 10)? > 1 {
+        THREADS
+    } else if Job::SIGNALS.iter().all(|signal| taken >> (signal - 1) & 1 != 0) {
+        NO_SIGNAL
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(Refusal::Stopped { why: why.into() }))
+}
+
 /// Looks at process `pid` while it runs. [`Error::Refused`] where no more can be said. `started`: as [`OtherProcesses::of`] has it.
-pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
+pub(crate) fn look(pid: i32, is_first: bool, started: Option<&[i32]>) -> Result<Look, Error> {
     let status = Fields::read(format!("/proc/{pid}/status"))?;
     let mut refusals = Vec::new();
     let tracer = status.number("TracerPid", 10)?;
@@ -56,10 +80,7 @@ pub(crate) fn look(pid: i32, started: Option<&[i32]>) -> Result<Look, Error> {
         refusals.push(Refusal::Traced { tracer: tracer as i32 });
     }
     match Stat::read(&pid.to_string())?.state() {
-        // What else could be in the way shows when it has been read.
-        b'T' if status.number("Threads", 10)? > 1 => {
-            refusals.push(Refusal::Stopped { why: "it has several threads".into() });
-        }
+        b'T' => refusals.extend(stopped(&status, is_first)?),
         b'Z' | b'X' => refusals.push(Refusal::MainThreadGone),
         _ => {}
     }

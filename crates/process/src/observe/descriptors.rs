@@ -102,20 +102,27 @@ pub(crate) fn read(
     let own = holders.len() - 1;
     let lists = holders[..own].iter().map(|holder| list(holder.pid));
     let mut lists: Vec<Vec<Listed>> = lists.collect::<Result<_, _>>()?;
-    let passing = Passing::find(holders, &mut lists)?;
     let found = lists.iter().map(Vec::len).sum();
     if found > limits::DESCRIPTORS_MAX {
         let max = limits::DESCRIPTORS_MAX;
         files.refusals.push(Refusal::TooMany { what: "descriptors".into(), found, max });
         return Ok(files);
     }
+    let passing = match Passing::find(holders, &mut lists)? {
+        Ok(passing) => passing,
+        Err(refusals) => {
+            files.refusals.extend(refusals);
+            return Ok(files);
+        }
+    };
     let sockets = lists.iter().flatten().filter_map(|listed| bracketed(&listed.link, b"socket:["));
     files.socket_inodes = sockets.collect();
     let mut reader = Reader::new(holders, (streams, terminals), objects, passing)?;
-    for (at, listed) in lists.iter().enumerate() {
+    for (at, listed) in lists.iter().enumerate().filter(|(_, listed)| !listed.is_empty()) {
         reader.enter(at, listed)?;
         for listed in listed {
             let before = files.refusals.len();
+            reader.stand_in(listed)?;
             reader.read(listed, &mut files)?;
             let found = files.refusals.split_off(before);
             files.refusals.extend(reader.blame(listed, found));
@@ -127,9 +134,9 @@ pub(crate) fn read(
         let (found, max) = (files.locks.len(), limits::LOCKS_MAX);
         files.refusals.push(Refusal::TooMany { what: "locks".into(), found, max });
     }
-    ends::check(holders, &mut files, &reader.pipes)?;
+    ends::check(holders, &passing, &mut files, &reader.pipes)?;
     files.added.reused = registered::find(holders, &files.files, &mut files.refusals)?;
-    passing.complete(own, &mut files);
+    passing.complete(holders, &mut files);
     Ok(files)
 }
 
@@ -138,7 +145,7 @@ struct Reader<'a> {
     /// The place of the process that is being read, and its id.
     at: usize,
     pid: i32,
-    /// A process of the program: the same, or the first for what is on its way.
+    /// A process of the program: the same, or the one at whose socket it waits.
     inside: i32,
     streams: &'a [(StreamFile, Stream)],
     terminals: &'a Terminals,
@@ -192,6 +199,18 @@ impl<'a> Reader<'a> {
         self.access = Access::of(self.inside)?;
         self.watched = watches::confirm(self.inside, listed, inside.watched)?;
         if let Some(sockets) = &mut self.sockets {
+            sockets.enter(self.inside, inside.process.as_fd());
+        }
+        Ok(())
+    }
+
+    /// Judges a file on its way as one of the process at whose socket it waits.
+    fn stand_in(&mut self, listed: &Listed) -> Result<(), Error> {
+        let Some(sockets) = self.sockets.as_mut().filter(|_| self.at + 1 == self.holders.len()) else { return Ok(()) };
+        let inside = &self.holders[sockets.passing().place(listed.fd)];
+        if inside.pid != self.inside {
+            self.inside = inside.pid;
+            self.access = Access::of(self.inside)?;
             sockets.enter(self.inside, inside.process.as_fd());
         }
         Ok(())
@@ -417,84 +436,4 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{fs::File, os::fd::AsRawFd};
-
-    use super::*;
-
-    /// Descriptors belong to the whole process, and so to all tests that run at the same time.
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-    fn own(objects: &mut Objects) -> Files {
-        let watched = Watched::new();
-        let holders = Holder::all(std::iter::once((std::process::id() as i32, &watched))).unwrap();
-        read(&holders, &[], &Terminals::default(), objects).unwrap()
-    }
-
-    #[test]
-    fn a_pipe_with_bytes_in_it_is_read_and_left_alone() {
-        let _alone = ALONE.lock().unwrap();
-        let (reader, writer) = rustix::pipe::pipe().unwrap();
-        rustix::io::write(&writer, b"hello").unwrap();
-        let files = own(&mut Objects::default());
-        let file = files.files.iter().find(|file| file.numbers[0].0 == reader.as_raw_fd()).unwrap();
-        let FileKind::Pipe { pipe, .. } = file.kind else { panic!("{file:?}") };
-        assert_eq!(files.pipes[pipe].content, [b"hello"]);
-        let mut bytes = [0; 5];
-        assert_eq!(rustix::io::read(&reader, &mut bytes).unwrap(), 5);
-    }
-
-    #[test]
-    fn files_that_come_with_messages_are_found() {
-        use rustix::net::{
-            AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
-            socketpair,
-        };
-        let _alone = ALONE.lock().unwrap();
-        let none = SocketFlags::empty();
-        let (sender, receiver) = socketpair(AddressFamily::UNIX, SocketType::STREAM, none, None).unwrap();
-        let (null, zero) = (File::open("/dev/null").unwrap(), File::open("/dev/zero").unwrap());
-        let send = |bytes: &[u8], files: &[&File]| {
-            let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-            let mut room = [std::mem::MaybeUninit::uninit(); 64];
-            let mut control = SendAncillaryBuffer::new(&mut room);
-            if !files.is_empty() {
-                assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
-            }
-            sendmsg(&sender, &[std::io::IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
-        };
-        send(b"abc", &[]);
-        send(b"two", &[&null, &zero]);
-        send(b"d", &[]);
-        send(b"ef", &[]);
-        send(b"file", &[&zero]);
-        let null_fd = null.as_raw_fd();
-        drop(zero);
-        let files = own(&mut Objects::default());
-        let file =
-            files.files.iter().find(|file| file.numbers.iter().any(|(n, _)| *n == receiver.as_raw_fd())).unwrap();
-        let FileKind::UnixPair { pair, end } = file.kind else { panic!("{file:?}") };
-        let queue = &files.pairs[pair].queues[end as usize];
-        assert_eq!(queue, &[&b"abc"[..], b"two", b"def", b"file"]);
-        let passed: Vec<_> = files.added.passed.iter().map(|passed| (passed.message, passed.files.len())).collect();
-        assert_eq!(passed, [(1, 2), (3, 1)]);
-        let [first, second] = files.added.passed[0].files[..] else { panic!() };
-        assert!(files.files[first].numbers.iter().any(|(number, _)| *number == null_fd));
-        assert!(files.files[second].numbers.is_empty(), "no descriptor is left");
-        assert_eq!(files.added.passed[1].files, [second], "the same open file");
-        assert_eq!(rustix::io::ioctl_fionread(&receiver).unwrap(), 13, "nothing is taken");
-    }
-
-    #[test]
-    fn duplicates_of_a_descriptor_are_one_open_file() {
-        let _alone = ALONE.lock().unwrap();
-        let file = File::open("/dev/null").unwrap();
-        let again = file.try_clone().unwrap();
-        let other = File::open("/dev/null").unwrap();
-        let files = own(&mut Objects::default());
-        let find =
-            |fd: i32| files.files.iter().position(|file| file.numbers.iter().any(|(number, _)| *number == fd)).unwrap();
-        assert_eq!(find(file.as_raw_fd()), find(again.as_raw_fd()));
-        assert_ne!(find(file.as_raw_fd()), find(other.as_raw_fd()));
-    }
-}
+mod tests;

@@ -9,23 +9,28 @@ use crate::{
     error::{Context, Error},
     image::{End, FileKind, OpenFile, Socket, table},
     observe::{
-        descriptors::{Holder, refused},
+        descriptors::Holder,
         files::Files,
-        sockets::shown,
+        sockets::{Passing, shown},
     },
     refusal::Refusal,
 };
 
 /// Refuses what has another end elsewhere. `pipes` are the inodes of pipes and their indices.
-pub(crate) fn check(holders: &[Holder<'_>], files: &mut Files, pipes: &HashMap<u64, usize>) -> Result<(), Error> {
-    check_pipes(holders, files, pipes)?;
-    check_senders(holders, files);
-    check_peers(holders, files);
+pub(crate) fn check(
+    holders: &[Holder<'_>],
+    passing: &Passing,
+    files: &mut Files,
+    pipes: &HashMap<u64, usize>,
+) -> Result<(), Error> {
+    check_pipes(holders, passing, files, pipes)?;
+    check_senders(holders, passing, files);
+    check_peers(holders, passing, files);
     Ok(())
 }
 
 /// What waits at a datagram socket is sent again by the socket that sent it.
-fn check_senders(holders: &[Holder<'_>], files: &mut Files) {
+fn check_senders(holders: &[Holder<'_>], passing: &Passing, files: &mut Files) {
     let names = files.files.iter().filter_map(|file| match &file.kind {
         FileKind::Socket(socket) => socket.address.as_deref(),
         _ => None,
@@ -38,13 +43,13 @@ fn check_senders(holders: &[Holder<'_>], files: &mut Files) {
             state.queue.iter().map(|message| &*message.from).find(|from| from.len() > 2 && !names.contains(from));
         if let Some(from) = from {
             let what = format!("a socket at which a message of another one ({}) waits", shown(from));
-            files.refusals.extend(refused(holders, number, |fd| Refusal::UnknownDescriptor { fd, what }));
+            files.refusals.extend(passing.refused(holders, number, |fd| Refusal::UnknownDescriptor { fd, what }));
         }
     }
 }
 
 /// Sockets are connected by address, and a socket to its peer before that one is connected to another.
-fn check_peers(holders: &[Holder<'_>], files: &mut Files) {
+fn check_peers(holders: &[Holder<'_>], passing: &Passing, files: &mut Files) {
     let all = || files.files.iter().enumerate();
     let pairs = all().filter_map(|(index, file)| match file.kind {
         FileKind::UnixPair { pair, .. } if files.pairs[pair].kind == libc::SOCK_DGRAM => Some((index, pair)),
@@ -77,14 +82,19 @@ fn check_peers(holders: &[Holder<'_>], files: &mut Files) {
             _ => return None,
         };
         let what = format!("a socket that sends to another one ({}), {why}", shown(peer));
-        Some(refused(holders, *number, |fd| Refusal::UnknownDescriptor { fd, what }))
+        Some(passing.refused(holders, *number, |fd| Refusal::UnknownDescriptor { fd, what }))
     };
     let refusals: Vec<Refusal> = sockets.iter().filter_map(refusal).flatten().collect();
     files.refusals.extend(refusals);
 }
 
 /// Every pipe must have its ends here or closed: another process would lose its peer.
-fn check_pipes(holders: &[Holder<'_>], files: &mut Files, pipes: &HashMap<u64, usize>) -> Result<(), Error> {
+fn check_pipes(
+    holders: &[Holder<'_>],
+    passing: &Passing,
+    files: &mut Files,
+    pipes: &HashMap<u64, usize>,
+) -> Result<(), Error> {
     let mut refusals = Vec::new();
     for index in pipes.values() {
         let ends: Vec<(i32, End)> = files.files.iter().filter_map(|file| pipe_end(file, *index)).collect();
@@ -93,12 +103,12 @@ fn check_pipes(holders: &[Holder<'_>], files: &mut Files, pipes: &HashMap<u64, u
             [(number, _)] => {
                 let holder = &holders[table::process_of(number)];
                 if !is_other_end_closed(&holder.duplicate(table::fd_of(number))?).of("poll a pipe", holder.pid)? {
-                    refusals.extend(refused(holders, number, |fd| Refusal::ForeignPipe { fd }));
+                    refusals.extend(passing.refused(holders, number, |fd| Refusal::ForeignPipe { fd }));
                 }
             }
             [(number, _), ..] => {
                 let what = "a pipe with an end that was opened twice".into();
-                refusals.extend(refused(holders, number, |fd| Refusal::UnknownDescriptor { fd, what }));
+                refusals.extend(passing.refused(holders, number, |fd| Refusal::UnknownDescriptor { fd, what }));
             }
             [] => {}
         }

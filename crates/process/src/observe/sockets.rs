@@ -328,9 +328,11 @@ impl<'a> Reader<'a> {
     fn queue(&mut self, found: Found<'_>) -> Result<Vec<Waiting>, NotRead> {
         let Found { fd, socket, of, inode } = found;
         if let Some(known) = self.passing.queue(inode) {
-            return Ok(known);
+            return Ok(known?);
         }
-        Ok(Queue { pid: self.pid, fd, kind: of.kind, socket }.read().of("read waiting messages", self.pid)??)
+        Ok(Queue { pid: self.pid, fd, kind: of.kind, socket, known: 0 }
+            .read()
+            .of("read waiting messages", self.pid)??)
     }
 
     fn read_pair(

@@ -1,7 +1,7 @@
 //! What a copy and its threads carry: timers, pending signals, scheduling, attributes.
 
 use std::mem::size_of_val;
-use sys::ptrace::SignalInfo;
+use sys::ptrace::{SignalInfo, signal_number};
 
 use super::{
     attributes,
@@ -101,7 +101,7 @@ fn own_scheduling(arena: &mut Arena, script: &mut Script, image: &ProgramImage, 
 
 /// Queues a signal that was pending; it stays blocked until the frame restores the mask.
 pub(super) fn queue_signal(arena: &mut Arena, script: &mut Script, nr: i64, whom: &[Arg], info: &SignalInfo) {
-    let signal = i32::from_le_bytes([info[0], info[1], info[2], info[3]]);
+    let signal = signal_number(info);
     let place = arena.data(info, 8);
     match *whom {
         [process] => script.call(nr, [process, signal.into(), place.into()], Check::Success),

@@ -209,9 +209,9 @@ impl Copy<'_> {
             queue_signal(arena, script, libc::SYS_rt_sigqueueinfo, &[main.tid.into()], info);
         }
         limits(arena, script, image, |resource| is_set_last(resource, image));
-        jobs::expect(self, arena, script, at);
+        jobs::prepare(self, arena, script, at);
         descend::meet(self, arena, script, at);
-        jobs::stop(self, script, at);
+        jobs::meet(self, script, at);
         if at == 0 {
             system_v::let_go(arena, script, self.tree);
             let nothing = arena.words(&[0, 0]);

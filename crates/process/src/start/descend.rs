@@ -17,6 +17,7 @@ use crate::{
 const RLIMIT_CORE: usize = libc::RLIMIT_CORE as usize;
 /// Bytes of a signal mask.
 const MASK_BYTES: u64 = 8;
+
 /// What a process clones: its children that go on, and those that have ended, and helpers that clone what has lost its parent.
 pub(super) struct Family {
     children: Vec<Child>,
@@ -382,7 +383,7 @@ pub(super) fn release(copy: Copy<'_>, script: &mut Script, at: usize) {
     let held = copy.common + 24;
     match (copy.tree.members.len(), at) {
         (1, _) => {}
-        // It stops itself, and must have before another one may tell it to go on.
+        // It stops itself, which its parent waits for.
         (_, _) if copy.tree.members[at].image.job.is_some() => {}
         (_, 0) => script.count_down(held),
         (_, _) => script.wait_zero(held),

@@ -85,7 +85,7 @@ impl Task {
 fn stop_signal(tid: i32) -> Result<i32, Error> {
     const STOPPED: i32 = libc::PTRACE_EVENT_STOP << 8;
     let info = ptrace::signal_info(tid).of("read what has stopped thread", tid)?;
-    let [signal, code] = [0, 8].map(|at| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]));
+    let (signal, code) = (ptrace::signal_number(&info), i32::from_ne_bytes([info[8], info[9], info[10], info[11]]));
     Ok(if code & !0xff == STOPPED && signal != libc::SIGTRAP { signal } else { 0 })
 }
 

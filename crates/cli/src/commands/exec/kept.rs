@@ -106,7 +106,7 @@ impl Sandbox<'_> {
     }
 
     /// If it is paused, waits until it is not any more. False if it was not.
-    pub(super) async fn was_paused(&self) -> Result<bool> {
+    async fn was_paused(&self) -> Result<bool> {
         let mut was_paused = false;
         while let Some(SandboxState::Paused | SandboxState::Pausing) = self.state().await? {
             if !was_paused {
@@ -132,16 +132,25 @@ pub(crate) struct Following<'a> {
 }
 
 impl<'a> Following<'a> {
-    /// Follows a command with a terminal that this client began, after a pause. It goes on whether or not a client is there.
-    pub(super) async fn again(
+    /// If the sandbox was paused, follows a command with a terminal again that this client began. It goes on whether or not a client is there.
+    pub(super) async fn after_pause(
         of: Sandbox<'a>,
         which: Selector,
-        interrupts: Signal,
+        mut interrupts: Signal,
         stdin: StandardInput,
-    ) -> Result<ExitCode> {
+    ) -> Result<Option<ExitCode>> {
+        let resumed = tokio::select! {
+            // The caller says how the command was lost, which is more than that the node does not answer.
+            resumed = of.was_paused() => resumed.unwrap_or(false),
+            _ = interrupts.recv() => return Ok(Some(left())),
+        };
+        if !resumed {
+            return Ok(None);
+        }
         let inside = of.target.inside(of.id).await?;
         let events = inside.follow(&which).await?;
-        Self { of, inside, which, events, interrupts, stdin }.run(Input::Terminal, Leave::RunOn).await
+        let following = Self { of, inside, which, events, interrupts, stdin };
+        following.run(Input::Terminal, Leave::RunOn).await.map(Some)
     }
 
     /// Shows what the command prints until it ends, and sends it input. A pause is waited out: a resume shows again the
@@ -210,15 +219,17 @@ async fn follow(
     ended
 }
 
+fn left() -> ExitCode {
+    errln!("pando: the command runs on; `pando attach` follows it again");
+    ExitCode::SUCCESS
+}
+
 async fn finish(ended: End, inside: &Inside, which: &Selector, leave: Leave) -> Result<ExitCode> {
     let status = match ended {
         End::Ended(status) => return Ok(exit_code(status)),
         End::Unread => Ok(exit_code(UNREAD)),
         End::Left if leave == Leave::Kill => Err(Failure::Interrupted("interrupted: the command is ended".to_owned())),
-        End::Left => {
-            errln!("pando: the command runs on; `pando attach` follows it again");
-            return Ok(ExitCode::SUCCESS);
-        }
+        End::Left => return Ok(left()),
     };
     if leave == Leave::Kill {
         match inside.kill(which).await {

@@ -7,7 +7,7 @@ use base::limits;
 
 use super::ProgramState;
 use crate::image::{
-    Backing, Connection, FileKind, Job, Kin, Mapping, Member, OwnTerminal, ProgramImage, Terminal, Tree, attachments,
+    Backing, Connection, FileKind, Kin, Mapping, Member, OwnTerminal, ProgramImage, Terminal, Tree, attachments,
     memory_files, places, system_v_is_sound, xstate,
 };
 
@@ -66,7 +66,7 @@ fn check_image(image: &ProgramImage) -> Result<(), &'static str> {
         (image.keys.is_sound(), "memory has a protection key that it does not have"),
         (keys_are_of_mappings(image), "memory with a protection key is not its own"),
         (image.actions.len() == SIGNALS, "it has not as many actions as there are signals"),
-        (image.job.is_none_or(Job::is_sound), "it stops itself by a signal that does not stop"),
+        (image.job.is_none_or(|job| job.is_sound(image)), "it stops itself by a signal that does not stop"),
     ];
     rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, broken)| Err(*broken))
 }

@@ -20,6 +20,8 @@ pub(super) struct Queue<'a> {
     pub(super) fd: i32,
     pub(super) kind: i32,
     pub(super) socket: BorrowedFd<'a>,
+    /// Descriptors that are known already: together with those that wait here they are bounded.
+    pub(super) known: usize,
 }
 
 /// A message that waits.
@@ -55,7 +57,7 @@ impl Queue<'_> {
         let mut room = waiting.max(sockets::option(self.socket, libc::SOL_SOCKET, libc::SO_RCVBUF)? as usize);
         let asks = sockets::option(self.socket, libc::SOL_SOCKET, libc::SO_PASSCRED)? != 0;
         let mut queue: Vec<Waiting> = Vec::new();
-        let mut bytes = 0usize;
+        let (mut bytes, mut known) = (0usize, self.known);
         while datagrams || bytes < waiting {
             let peeked = match self.peek(bytes, room, asks) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -71,6 +73,11 @@ impl Queue<'_> {
             }
             if let Some(refusal) = self.foreign(&peeked) {
                 return Ok(Err(refusal));
+            }
+            known += peeked.descriptors.len();
+            if known > limits::DESCRIPTORS_MAX {
+                let (what, max) = ("descriptors".into(), limits::DESCRIPTORS_MAX);
+                return Ok(Err(Refusal::TooMany { what, found: known, max }));
             }
             // The end of the queue, unless it is a datagram without bytes.
             if peeked.bytes.is_empty() && self.kind != libc::SOCK_DGRAM {
@@ -95,18 +102,20 @@ impl Queue<'_> {
     fn peek(self, skipped: usize, room: usize, asks: bool) -> io::Result<Peeked> {
         let rewind = || sockets::set_peek_offset(self.socket, skipped as i32);
         rewind()?;
+        // An empty datagram can be looked at only once.
+        if self.kind != libc::SOCK_STREAM {
+            return sockets::peek_with_descriptors(self.socket, room);
+        }
         let mut plain = sockets::peek(self.socket, room, asks)?;
-        if !plain.has_more || plain.is_cut {
+        if !plain.has_more || plain.bytes.is_empty() {
             return Ok(plain);
         }
+        // These bytes end with those that descriptors came with.
         rewind()?;
-        if self.kind == libc::SOCK_STREAM {
-            // These bytes end with those that descriptors came with.
-            let without = sockets::peek_whole(self.socket, plain.bytes.len() - 1)?;
-            if without > 0 {
-                plain.bytes.truncate(without);
-                return Ok(Peeked { has_more: false, ..plain });
-            }
+        let without = sockets::peek_whole(self.socket, plain.bytes.len() - 1)?;
+        if without > 0 {
+            plain.bytes.truncate(without);
+            return Ok(Peeked { has_more: false, ..plain });
         }
         rewind()?;
         sockets::peek_with_descriptors(self.socket, room)

@@ -116,7 +116,7 @@ impl<'a> Builder<'a> {
     fn fill_pair(&mut self, made: [i32; 2], pair: usize, ends: Ends) {
         // First of both: what waits must fit into the sender's buffer.
         self.pair_options(made, pair, ends);
-        if self.image.added.passed.iter().all(|passed| passed.pair != pair) {
+        if !self.has_passed(pair) {
             self.pair_queues(made, pair);
             return self.place_ends(made, ends);
         }
@@ -138,11 +138,29 @@ impl<'a> Builder<'a> {
 
     /// Sends what files wait with.
     pub(in crate::start) fn send_passed(mut self) -> Made {
+        let image = self.image;
         for LateQueues { pair, made, only_for_this } in std::mem::take(&mut self.late_queues) {
             self.pair_queues(made, pair);
             only_for_this.into_iter().for_each(|number| self.close(number));
+            for (index, state) in &image.added.sockets {
+                if let FileKind::UnixPair { pair: other, end } = image.files[*index].kind
+                    && other == pair
+                {
+                    self.complete_socket(made[end as usize], state);
+                }
+            }
         }
         self.made()
+    }
+
+    /// Whether the file at this place is an end whose queue is filled later.
+    pub(super) fn is_late(&self, index: usize) -> bool {
+        let of = |late: &LateQueues| matches!(self.image.files[index].kind, FileKind::UnixPair { pair, .. } if pair == late.pair);
+        self.late_queues.iter().any(of)
+    }
+
+    fn has_passed(&self, pair: usize) -> bool {
+        self.image.added.passed.iter().any(|passed| passed.pair == pair)
     }
 
     fn pair_options(&mut self, made: [i32; 2], pair: usize, ends: Ends) {
@@ -227,7 +245,10 @@ impl<'a> Builder<'a> {
             let made = [ends.first, ends.second].map(number);
             if let [Some(first), Some(second)] = self.names(ends) {
                 self.join(made, [first, second]);
-                self.pair_queues(made, pair);
+                match self.has_passed(pair) {
+                    true => self.late_queues.push(LateQueues { pair, made, only_for_this: None }),
+                    false => self.pair_queues(made, pair),
+                }
             }
         }
     }

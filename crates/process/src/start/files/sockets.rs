@@ -114,11 +114,14 @@ impl Builder<'_> {
         }
         self.join_pairs();
         for (index, state) in &image.added.sockets {
-            self.complete_socket(number(*index), state);
+            // A filter would judge what has not been sent yet.
+            if !self.is_late(*index) {
+                self.complete_socket(number(*index), state);
+            }
         }
     }
 
-    fn complete_socket(&mut self, socket: i32, state: &AddedSocket) {
+    pub(super) fn complete_socket(&mut self, socket: i32, state: &AddedSocket) {
         const MCAST_JOIN_GROUP: i32 = 42;
         const MCAST_MSFILTER: i32 = 48;
         // Of a struct group_filter: its beginning is a struct group_req, behind which mode (0: all but these) and number of sources follow.

@@ -72,6 +72,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(differential("bash", &["/usr/bin/bash", &format!("{PROGRAMS}/probe.sh")]));
     cases.push(differential("tree-of-python", &["/usr/bin/python3", &format!("{PROGRAMS}/tree.py")]));
     cases.push(differential("tree-of-bash", &["/usr/bin/bash", &format!("{PROGRAMS}/tree.sh")]));
+    cases.push(differential("on_their_way-alone", &[&format!("{PROGRAMS}/on_their_way"), "--alone", "yes"]));
     cases.push(differential("stopped-jobs", &["/usr/bin/python3", &format!("{PROGRAMS}/jobs.py")]));
     cases.push(differential("perl", &["/usr/bin/perl", &format!("{PROGRAMS}/probe.pl")]));
     for name in ["privileges", "identity", "descriptors", "threads400"] {

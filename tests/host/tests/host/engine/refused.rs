@@ -33,6 +33,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("inotify_events", "bytes of events wait at inotify instance"),
     ("inotify_gone", "watches something that was not found in the root filesystem"),
     ("waiting_connection", "1 connections wait at unix socket"),
+    ("lock_on_its_way", "a socket with a descriptor on its way that cannot be made again"),
     ("foreign_owner", "sends its signals (F_SETOWN) to process"),
     ("message_of_closed", "a socket at which a message of another one (/tmp/closed) waits"),
     ("peer_of_closed", "a socket that sends to another one (/tmp/second), whose own peer is closed"),
