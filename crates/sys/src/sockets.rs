@@ -214,10 +214,10 @@ pub fn peek_whole(socket: BorrowedFd<'_>, max: usize) -> io::Result<usize> {
     }
 }
 
-/// A `struct cmsghdr` and a `struct ucred`, aligned.
-const CREDENTIALS_BYTES: usize = 32;
 /// A descriptor of the sender, for sockets with `SO_PASSPIDFD`.
 const SCM_PIDFD: i32 = 4;
+/// A `struct cmsghdr` and a `struct ucred`, aligned.
+const CREDENTIALS_BYTES: usize = 32;
 /// The same of as many descriptors as a message can have (`SCM_MAX_FD`, 253).
 const DESCRIPTORS_BYTES: usize = 16 + 254 * 4;
 

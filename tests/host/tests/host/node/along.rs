@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Result, ensure};
 use serde_json::Value;
 use testkit::{
-    node::{Answer, Node},
+    node::{Answer, Node, Running},
     runner::Case,
 };
 
@@ -342,16 +342,9 @@ fn time_limit(_: &Shared, node: &mut Node) -> Result<()> {
 fn followed(_: &Shared, node: &mut Node) -> Result<()> {
     let id = node.run("idle", 1)?[0].id.to_string();
     node.ok(&["exec", "-d", "--tag", "counter", &id, "--", "/bin/sh", "-c", COUNTER])?;
-    let following = node.begin(&["attach", &id, "counter"])?;
-    let own = following.first_line()?;
-    node.ok(&["pause", &id])?;
-    sleep(Duration::from_millis(300));
-    node.ok(&["resume", &id])?;
-    node.shell(&id, "touch /tmp/stop")?;
-    let answer = following.end()?;
+    let (own, shown) = over_a_pause(node, &id, node.begin(&["attach", &id, "counter"])?)?;
     // The output that is kept is shown again.
-    ensure!(answer.code == 7 && answer.stdout == format!("{own}\n{own}\nended {own}\n"), "{answer}");
-    ensure!(answer.stderr.contains("the sandbox was paused"), "{answer}");
+    ensure!(shown == format!("{own}\n{own}\nended {own}\n"), "{shown}");
     // Of files alone nothing goes on.
     node.ok(&["exec", "-d", "--tag", "sleep", &id, "--", "/bin/sh", "-c", "echo begun; sleep 1000000"])?;
     let following = node.begin(&["attach", &id, "sleep"])?;
@@ -365,15 +358,21 @@ fn followed(_: &Shared, node: &mut Node) -> Result<()> {
 fn followed_terminal(_: &Shared, node: &mut Node) -> Result<()> {
     let id = node.run("idle", 1)?[0].id.to_string();
     let following = node.begin(&["exec", "-t", &id, "--", "/bin/sh", "-c", COUNTER])?;
-    let own = following.first_line()?;
-    node.ok(&["pause", &id])?;
-    sleep(Duration::from_millis(300));
-    node.ok(&["resume", &id])?;
-    node.shell(&id, "touch /tmp/stop")?;
-    let answer = following.end()?;
-    ensure!(answer.code == 7 && answer.stdout.contains(&format!("ended {}", own.trim())), "{answer}");
-    ensure!(answer.stderr.contains("the sandbox was paused"), "{answer}");
+    let (own, shown) = over_a_pause(node, &id, following)?;
+    ensure!(shown.contains(&format!("ended {}", own.trim())), "{shown}");
     Ok(())
+}
+
+/// Pauses the sandbox while the [`COUNTER`] in it is followed, and ends that; gives its first line and all that was shown.
+fn over_a_pause(node: &Node, id: &str, following: Running) -> Result<(String, String)> {
+    let own = following.first_line()?;
+    node.ok(&["pause", id])?;
+    sleep(Duration::from_millis(300));
+    node.ok(&["resume", id])?;
+    node.shell(id, "touch /tmp/stop")?;
+    let answer = following.end()?;
+    ensure!(answer.code == 7 && answer.stderr.contains("the sandbox was paused"), "{answer}");
+    Ok((own, answer.stdout))
 }
 
 /// Nothing that is handed down lies between its descriptors and those of the start.
