@@ -319,14 +319,21 @@ impl Heads {
         let delete = "DELETE FROM heads WHERE realm = $1 AND name = $2 AND generation = $3 AND manifest = $4";
         let delete = sqlx::query(delete).bind(expected.realm.as_str()).bind(expected.name.as_str());
         let delete = delete.bind(signed(expected.generation)).bind(expected.manifest.to_string());
-        let failed = || database("remove a head");
-        let mut transaction = self.database.begin().await?;
-        let removed = delete.execute(&mut *transaction).await.map_err(failed())?.rows_affected() == 1;
-        transaction.commit().await.map_err(failed())?;
+        let removed =
+            delete.execute(self.database.pool()).await.map_err(database("remove a head"))?.rows_affected() == 1;
         if removed {
             return Ok(());
         }
         Err(why_not(expected, &self.get(&expected.realm, &expected.name).await?))
+    }
+
+    /// Removes the head of this name, whatever it names by now: for those who mean the name. Its writers get `NotFound`.
+    pub async fn remove_name(&self, realm: &Realm, name: &HeadName) -> Result<(), HeadsError> {
+        let delete = "DELETE FROM heads WHERE realm = $1 AND name = $2";
+        let delete = sqlx::query(delete).bind(realm.as_str()).bind(name.as_str());
+        let removed =
+            delete.execute(self.database.pool()).await.map_err(database("remove a head"))?.rows_affected() == 1;
+        if removed { Ok(()) } else { Err(HeadsError::NotFound { realm: realm.clone(), name: name.clone() }) }
     }
 
     /// The heads of a realm whose names begin with `prefix` and come after `after`, ordered by name (by bytes); at most

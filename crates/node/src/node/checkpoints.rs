@@ -331,11 +331,11 @@ impl Node {
     /// Removes its name; what only it used is garbage then.
     #[tracing::instrument(skip_all, fields(checkpoint = %name))]
     pub async fn remove_checkpoint(&self, name: &TemplateName) -> Result<()> {
-        let head = match self.durable.heads.get(self.durable.store.realm(), &checkpoint::name_of(name)?).await {
-            Err(store::heads::HeadsError::NotFound { .. }) => return Err(Error::NoCheckpoint(name.clone())),
-            head => head.storing("look for the checkpoint")?,
-        };
-        self.durable.heads.remove(&head).await.storing("remove the checkpoint")
+        // By name: copies that run record their working set meanwhile, which moves the head.
+        match self.durable.heads.remove_name(self.durable.store.realm(), &checkpoint::name_of(name)?).await {
+            Err(store::heads::HeadsError::NotFound { .. }) => Err(Error::NoCheckpoint(name.clone())),
+            removed => removed.storing("remove the checkpoint"),
+        }
     }
 }
 

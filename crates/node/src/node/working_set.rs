@@ -38,7 +38,9 @@ impl Node {
                 Ok(Recorded { pages, known }) => {
                     tracing::info!(pages, known, "merged what copies of the checkpoint had to wait for")
                 }
-                Err(error) if lost_race(&error) => tracing::info!("another node has recorded a working set"),
+                Err(error) if lost_race(&error) => {
+                    tracing::info!("the checkpoint is gone, or another node has recorded a working set")
+                }
                 // The next restore on any node may do better.
                 Err(error) => tracing::warn!(error = crate::chain(&error), "the working set was not recorded"),
             }

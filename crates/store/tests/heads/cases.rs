@@ -39,6 +39,19 @@ pub(crate) async fn a_head_moves_from_what_the_writer_saw_and_from_nothing_else(
     assert!(matches!(heads.get(&realm(), &first.name).await, Err(HeadsError::NotFound { .. })));
 }
 
+pub(crate) async fn a_name_is_removed_whatever_it_names_by_now(place: &Place) {
+    let heads = place.open().await;
+    let first = create(&heads, "a").await;
+    create(&heads, "b").await;
+    let moved = commit(&heads, &first).await.unwrap();
+    heads.remove_name(&realm(), &first.name).await.unwrap();
+    let gone = heads.remove_name(&realm(), &first.name).await;
+    assert!(matches!(gone, Err(HeadsError::NotFound { .. })), "{gone:?}");
+    let gone = commit(&heads, &moved).await;
+    assert!(matches!(gone, Err(HeadsError::NotFound { .. })), "{gone:?}");
+    heads.get(&realm(), &name("b")).await.unwrap();
+}
+
 pub(crate) async fn a_writer_that_was_taken_over_is_fenced_off(place: &Place) {
     let (heads, other) = (place.open().await, place.open().await);
     let mine = create(&heads, "a").await;

@@ -30,6 +30,7 @@ macro_rules! on_both {
 mod on {
     on_both! { cases:
         a_head_moves_from_what_the_writer_saw_and_from_nothing_else
+        a_name_is_removed_whatever_it_names_by_now
         a_writer_that_was_taken_over_is_fenced_off
         a_name_made_again_fences_the_writers_of_its_first_life
         of_several_who_take_over_one_wins

@@ -53,7 +53,7 @@ impl Volumes {
     /// Removes a snapshot, or a volume; snapshots of a volume stay. Whoever has it open is fenced off.
     pub fn remove(&self, origin: &Origin) -> Result<(), VolumeError> {
         let name = head_name(origin)?;
-        let removed = self.runtime.block_on(self.on_head(&name, async |head| self.heads.remove(&head).await));
+        let removed = self.runtime.block_on(self.heads.remove_name(self.store.realm(), &name));
         removed.map_err(VolumeError::heads(name.as_str()))
     }
 
