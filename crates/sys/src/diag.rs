@@ -77,6 +77,21 @@ pub fn udp_shutdowns() -> io::Result<HashMap<u64, u8>> {
     Ok(shutdowns)
 }
 
+/// TCP ports that something listens on in this thread's network namespace. `/proc/net/tcp` would tell them too, after it has walked every
+/// bucket of the machine's connections, milliseconds for each of its two files.
+pub fn listening_ports() -> io::Result<Vec<u16>> {
+    const LISTEN: u32 = 1 << 10;
+    let mut ports = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut request = vec![family as u8, libc::IPPROTO_TCP as u8, 0, 0];
+        request.extend(LISTEN.to_le_bytes());
+        request.extend([0; 48]); // any addresses
+        // struct inet_diag_msg: 4 bytes, port of its own (in the order of the network), the rest
+        dump(&request, 72, |message, _| ports.push(u16::from_be_bytes([message[4], message[5]])))?;
+    }
+    Ok(ports)
+}
+
 fn word(bytes: &[u8], at: usize) -> u32 {
     let word = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
     word.map_or(0, u32::from_le_bytes)
@@ -165,6 +180,20 @@ mod tests {
         assert_eq!(found.waiting, 1);
         assert!(found.backlog > 0);
         assert_eq!(known[&inode(&waiting)].waiting, 0);
+    }
+
+    #[test]
+    fn listeners_are_found_by_port_and_connections_are_not() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(address) else { continue };
+            let address = listener.local_addr().unwrap();
+            let client = std::net::TcpStream::connect(address).unwrap();
+            let found = listening_ports().unwrap();
+            assert!(found.contains(&address.port()), "{address}: {found:?}");
+            assert!(!found.contains(&client.local_addr().unwrap().port()), "{found:?}");
+            drop(listener);
+            assert!(!listening_ports().unwrap().contains(&address.port()));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Waiting until a template's program is ready.
 
 use std::{
+    os::fd::AsFd,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -11,9 +12,13 @@ use keeper::protocol::Status;
 use model::{Ready, TemplateSpec};
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, open, openat2},
-    process::Signal,
+    process::{Pid, PidfdFlags, Signal, pidfd_open},
 };
 use sandbox::ProcessIdentity;
+use sys::{
+    diag,
+    namespace::{Kind, inside},
+};
 use tokio::sync::oneshot;
 
 use super::{
@@ -23,7 +28,7 @@ use super::{
 };
 use crate::{
     config::output_file,
-    error::{Error, Result},
+    error::{Context, Error, Result},
 };
 
 /// How often to look: soon at first, because many programs are ready within milliseconds.
@@ -116,8 +121,8 @@ impl Node {
         main: i32,
     ) -> Result<bool> {
         match &spec.ready {
-            Ready::Listening => Ok(!listening_ports(main).is_empty()),
-            Ready::Port(port) => Ok(listening_ports(main).contains(port)),
+            Ready::Listening => Ok(!listening_ports(main)?.is_empty()),
+            Ready::Port(port) => Ok(listening_ports(main)?.contains(port)),
             Ready::File(path) => Ok(file_exists(main, path)),
             Ready::Command(argv) => self.succeeds(spec, id, account, argv).await,
         }
@@ -145,19 +150,11 @@ impl Node {
     }
 }
 
-/// TCP ports that something listens on in the network namespace of `pid`.
-fn listening_ports(pid: i32) -> Vec<u16> {
-    let table = |name| std::fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
-    [table("tcp"), table("tcp6")].iter().flat_map(|table| table.lines().skip(1).filter_map(listening_port)).collect()
-}
-
-/// The local port of a line of `/proc/net/tcp` in state LISTEN (0A).
-fn listening_port(line: &str) -> Option<u16> {
-    let mut fields = line.split_ascii_whitespace();
-    let local = fields.nth(1)?;
-    let state = fields.nth(1)?;
-    let port = local.rsplit(':').next().filter(|_| state == "0A")?;
-    u16::from_str_radix(port, 16).ok()
+/// TCP ports that something listens on in the network namespace of `pid`: none if it has ended, which its waiter learns anyway.
+fn listening_ports(pid: i32) -> Result<Vec<u16>> {
+    let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let listed = process.and_then(|process| inside(process.as_fd(), Kind::Network, diag::listening_ports).ok());
+    listed.unwrap_or_else(|| Ok(Vec::new())).doing("list the ports that a program listens on")
 }
 
 /// Whether the file exists as the process sees it. Links are followed inside its root only: the program chose them.
@@ -180,21 +177,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_listening_sockets_count() {
-        let listening = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000 0 1";
-        let connected = "   1: 0100007F:1F90 0100007F:8D2C 01 00000000:00000000 00:00000000 00000000  1000 0 1";
-        let six = "   0: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 0 0";
-        assert_eq!(listening_port(listening), Some(8080));
-        assert_eq!(listening_port(connected), None);
-        assert_eq!(listening_port(six), Some(80));
-        assert_eq!(listening_port("nonsense"), None);
-    }
-
-    #[test]
     fn a_listener_of_this_process_is_seen() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(listening_ports(std::process::id() as i32).contains(&port));
+        assert!(listening_ports(std::process::id() as i32).unwrap().contains(&port));
     }
 
     #[test]
