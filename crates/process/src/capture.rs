@@ -68,6 +68,9 @@ const START_MAX: Duration = Duration::from_secs(10);
 /// How long a refusal that may pass is waited out.
 const PASS_MAX: Duration = Duration::from_secs(1);
 
+/// How often it is looked at least whether such a refusal has passed.
+const PASS_TRIES: u32 = 6;
+
 /// How long a capture is begun anew because a process has ended in the middle, or executed another program.
 const CHANGES_MAX: Duration = Duration::from_secs(3);
 
@@ -281,8 +284,9 @@ pub fn capture_beside(
 /// Waits out what may pass, and finds what else is refused. Nothing is waited out that is seen only when the files are cut: they cannot be cut twice.
 fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Error> {
     let began = Instant::now();
-    let mut has_cut = false;
+    let (mut has_cut, mut tries) = (false, 0);
     loop {
+        tries += 1;
         let Steps { during_pause, others, hold, afterwards } = steps.again();
         let mut once = || {
             has_cut = true;
@@ -291,7 +295,7 @@ fn capture_until(spec: &CaptureSpec, mut steps: Steps<'_>) -> Result<Capture, Er
         let attempt = Instant::now();
         match capture_once(spec, Steps { during_pause: &mut once, others, hold, afterwards }) {
             Err(Error::Refused(refusals))
-                if !has_cut && refusals.iter().all(|refusal| began.elapsed() < patience(refusal)) =>
+                if !has_cut && refusals.iter().all(|refusal| may_be_over(refusal, began.elapsed(), tries)) =>
             {
                 // The source goes on meanwhile: at least nine tenths of the time, whatever a stop takes.
                 let took = attempt.elapsed();
@@ -319,12 +323,11 @@ fn blame_first(pid: i32, refusals: Vec<Refusal>) -> Vec<Refusal> {
     of_sandbox.into_iter().chain(blame(pid, of_process)).collect()
 }
 
-/// How long the next moment may be different.
-fn patience(refusal: &Refusal) -> Duration {
+/// Whether the next moment may be different. A large tree on a busy machine is looked at twice a second: then it is the tries that count.
+fn may_be_over(refusal: &Refusal, waited: Duration, tries: u32) -> bool {
     match refusal {
-        refusal if refusal.may_pass() => PASS_MAX,
-        refusal if refusal.may_end() => OTHERS_END_MAX,
-        _ => Duration::ZERO,
+        refusal if refusal.may_pass() => waited < PASS_MAX || tries < PASS_TRIES,
+        refusal => refusal.may_end() && waited < OTHERS_END_MAX,
     }
 }
 
