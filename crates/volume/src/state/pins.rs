@@ -2,7 +2,7 @@
 //!
 //! The kernel counts what it was told of an inode, and takes all of it back at once when it forgets the inode. The counts of a
 //! process that died are lost. So whoever goes on in its place takes every inode that was there for known to the kernel, until the
-//! kernel forgets it: when it takes back at least as much as this process has told of it, it has no more.
+//! kernel forgets it: when it has taken back as much as this process has told of it, it is asked whether that was all.
 
 use foldhash::HashMap;
 
@@ -58,8 +58,8 @@ impl State {
 
     /// The kernel takes `count` references back. Tells whether it has none of an inode without a name any more, and nobody else has.
     ///
-    /// Of an adopted inode it may have more than this process has told: as long as it takes back no more than that (a lookup that lost a race, or
-    /// found another inode than a name had before), only the kernel knows.
+    /// Of an adopted inode only the kernel knows: it may have more than this process has told, and what it takes back may be from before, and be read
+    /// after it was told again (of a file with two names, the first removed, the second opened and removed).
     pub(crate) fn unpin(&mut self, ino: Ino, count: u64) -> Unpinned {
         let told = self.pins.told.get(&ino).copied().unwrap_or(0);
         let rest = told.saturating_sub(count);
@@ -70,7 +70,7 @@ impl State {
         if rest > 0 || !self.is_orphan(ino) || self.pins.held.contains_key(&ino) {
             return Unpinned::Used;
         }
-        if ino.0 < self.pins.adopted_below && count <= told { Unpinned::Perhaps } else { Unpinned::Unused }
+        if ino.0 < self.pins.adopted_below { Unpinned::Perhaps } else { Unpinned::Unused }
     }
 
     /// Somebody in this process works on `ino`.

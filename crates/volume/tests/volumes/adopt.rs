@@ -52,6 +52,25 @@ fn files_without_a_name_stay_until_the_kernel_forgets_them() {
     assert_eq!(engine.make(ROOT, b"x", file()).err(), Some(Errno::ROFS));
 }
 
+/// A file with two names: the kernel forgets it with the first, and finds it again by the second before that is heard of.
+#[test]
+fn what_the_kernel_took_back_before_it_was_told_again_takes_no_file_away() {
+    let place = Place::new();
+    let volume = place.volume("ws");
+    let ino = write_file(volume.engine(), "second", b"data");
+    (0..5).for_each(|_| volume.engine().pin(ino).unwrap());
+    volume.engine().write_log().unwrap();
+    drop(volume);
+    let volume = place.node("one").adopt("ws").unwrap();
+    let engine = volume.engine();
+    engine.pin(ino).unwrap();
+    engine.unlink(ROOT, b"second").unwrap();
+    engine.unpin_unless(ino, 5, || true).unwrap();
+    assert_eq!(engine.read(ino, 0, 9).unwrap(), b"data");
+    engine.unpin_unless(ino, 1, || false).unwrap();
+    assert_eq!(engine.read(ino, 0, 9), Err(Errno::STALE));
+}
+
 #[test]
 fn whoever_works_on_a_file_keeps_it() {
     let place = Place::new();
