@@ -196,10 +196,10 @@ fn upgrade(node: &Node, request: &str, body: &[u8]) -> Result<(u16, String)> {
 /// What runs in a sandbox, by its command line and without its pid 1 and its program.
 fn running(node: &Node, id: &str) -> Result<Vec<String>> {
     let detail = node.inspect(id)?;
-    let (init, main) = (detail.processes.iter().map(|process| process.pid).min(), detail.sandbox.main_pid);
-    let others = detail.processes.iter().map(|process| process.pid).filter(|pid| Some(*pid) != init && *pid != main);
+    let main = detail.sandbox.main_pid;
+    let others = detail.processes.iter().filter(|process| process.inner_pid != 1 && process.pid != main);
     let command = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
-    Ok(others.map(command).filter(|command| !command.is_empty()).collect())
+    Ok(others.map(|process| command(process.pid)).filter(|command| !command.is_empty()).collect())
 }
 
 /// Waits until only the program is left; gives how long that took.
