@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use sys::remote::{self, Range};
 
 const PAGE: u64 = 4096;
+const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
 /// What was compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,8 +55,11 @@ pub fn compare(first: i32, second: i32, arenas: &[base::id::Arena]) -> Result<Co
     for page in own.into_iter().filter(in_both) {
         let (a, b) = (ours.page(page)?, theirs.page(page)?);
         compared.pages += 1;
-        compared.filled += u64::from(a.iter().any(|byte| *byte != 0));
-        compared.note(page, &a, &b);
+        compared.filled += u64::from(a != ZEROS);
+        // Whole pages first: a build without optimisation walks bytes at a hundredth of that speed.
+        if a != b {
+            compared.note(page, &a, &b);
+        }
         ensure!(compared.differing.len() < 64, "too much differs: {:x?}", compared.differing);
     }
     Ok(compared)
@@ -90,7 +94,9 @@ impl Memory {
     }
 
     fn has(&self, page: u64) -> bool {
-        self.mapped.iter().any(|range| range.start <= page && page < range.end)
+        // Sorted, as `maps` is.
+        let after = self.mapped.partition_point(|range| range.start <= page);
+        after.checked_sub(1).is_some_and(|at| page < self.mapped[at].end)
     }
 
     fn page(&self, address: u64) -> Result<Vec<u8>> {

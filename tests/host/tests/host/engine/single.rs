@@ -43,7 +43,7 @@ const KILLS: u32 = 30;
 /// attempts to find it outside of its start leave it time to come there.
 fn busy(bench: &Bench) -> Result<()> {
     const OTHERS: usize = 5;
-    const FORKS: usize = 25;
+    const FORKS: usize = 10;
     let source = bench.place(&[])?;
     let pid = begin(&source, &[format!("{PROGRAMS}/avx512")])?;
     let first = vec![bench.dir.path().join("layer0")];
@@ -104,7 +104,7 @@ fn usual_core_filter(bench: &Bench) -> Result<()> {
 
 /// A thread that ends while the program is being stopped is no reason to fail.
 fn ending_threads(bench: &Bench) -> Result<()> {
-    captured_in_a_row(bench, "ending_threads", 400)
+    captured_in_a_row(bench, "ending_threads", 150)
 }
 
 fn captured_in_a_row(bench: &Bench, program: &str, captures: usize) -> Result<()> {
@@ -150,7 +150,7 @@ fn ending_children(bench: &Bench) -> Result<()> {
 
 /// What a capture does while the program is stopped it does once: files that were copied already cannot be copied again.
 fn ending_siblings(bench: &Bench) -> Result<()> {
-    const LATE: usize = 2;
+    const LATE: usize = 1;
     const CAPTURES_MAX: usize = 2_000;
     let source = bench.place(&[])?;
     let pid = begin(&source, &[format!("{PROGRAMS}/ending_children"), "--siblings".into(), "yes".into()])?;

@@ -100,7 +100,7 @@ fn one_instant(node: &Node, place: &str) -> Result<()> {
     let id = node.run("geo", 1)?[0].id.to_string();
     node.ask(&id, "POST /write?key=note&value=kept")?;
     let writer = begin_writer(node, &id, place)?;
-    for _ in 0..8 {
+    for _ in 0..4 {
         let forked = node.json(&["fork", &id, "--json"])?;
         let copy = forked["sandboxes"][0]["id"].as_str().context("no copy")?.to_owned();
         expect_whole(node, &copy, place)?;

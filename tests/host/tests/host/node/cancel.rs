@@ -17,7 +17,7 @@ const CANCELLED: &str = "interrupted: the build was cancelled";
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("cancel::run_removes_what_it_started", || case(run))
-            .slow("250 sandboxes come and go, beside those of other cases"),
+            .slow("a hundred sandboxes and more come and go, beside those of other cases"),
         Case::new("cancel::an_answer_under_way_is_shown_or_undone", || case(answered))
             .slow("the moment between an answer and its client is looked for"),
         Case::new("cancel::fork_removes_what_it_started", || case(fork)),
@@ -66,10 +66,10 @@ fn expect_only(node: &Node, expected: &[&str]) -> Result<()> {
 fn run(node: &Node) -> Result<()> {
     let standing = node.run("geo", 1)?[0].id.to_string();
     let mut count = 0;
-    const DELAYS: [u64; 5] = [1, 10, 20, 40, 80];
+    const DELAYS: [u64; 5] = [20, 80, 10, 40, 1];
     // Beside other work the command may be done, or not begun, whenever it is interrupted: then they are tried again.
-    for (at, ms) in DELAYS.into_iter().cycle().take(4 * DELAYS.len()).enumerate() {
-        if at >= DELAYS.len() && count > 1 {
+    for ms in DELAYS.into_iter().cycle().take(4 * DELAYS.len()) {
+        if count > 1 {
             break;
         }
         if interrupted(
@@ -94,9 +94,9 @@ fn run(node: &Node) -> Result<()> {
 /// The client stands still while its answer comes, and is interrupted then.
 fn answered(node: &Node) -> Result<()> {
     let mut count = 0;
-    // Then only until one was met: on a busy machine the client is slow.
+    // On a busy machine the client is slow.
     for us in (500..10_000).step_by(1_000).chain([20_000, 50_000, 100_000, 200_000, 500_000]) {
-        if us > 10_000 && count > 0 {
+        if count > 1 {
             break;
         }
         let command = node.begin(&["create", "geo", "-n", "20", "--json"])?;
@@ -127,7 +127,7 @@ fn answered(node: &Node) -> Result<()> {
 
 fn fork(node: &Node) -> Result<()> {
     let standing = node.run("geo", 1)?[0].id.to_string();
-    for ms in [5, 20, 40, 80, 150] {
+    for ms in [5, 40, 150] {
         if !interrupted(node, &["fork", &standing, "-n", "30"], Duration::from_millis(ms), "interrupted")? {
             for sandbox in node.ps()?.iter().filter(|sandbox| sandbox.id.as_str() != standing) {
                 node.ok(&["kill", sandbox.id.as_str()])?;
@@ -152,7 +152,7 @@ fn build(node: &Node) -> Result<()> {
     }
     // When its record is written it cannot be cancelled any more, and its client has not been told.
     let directory = node.dir().join("state/templates/other");
-    for _ in 0..3 {
+    for _ in 0..2 {
         let command = node.begin(&build)?;
         let deadline = Instant::now() + Duration::from_secs(20);
         while !has_record(&directory) {

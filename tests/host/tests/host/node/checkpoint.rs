@@ -13,8 +13,6 @@ use super::shared::{Shared, with_geo};
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("checkpoint::memory_and_files_of_its_moment_start_on_another_node", || case(another_node)),
-        Case::new("checkpoint::every_service_starts_on_another_node", services)
-            .slow("it keeps and starts programs several times, on two nodes"),
         Case::new("checkpoint::names_are_taken_replaced_listed_and_removed", || case(names)),
         Case::new("checkpoint::one_of_a_restored_sandbox_holds_only_what_changed_and_needs_no_names", || case(chain))
             .slow("it keeps and starts programs several times, on two nodes"),
@@ -82,32 +80,6 @@ fn another_node(shared: &Shared, node: &Node) -> Result<()> {
     let state = node.ask(&source, "GET /state")?;
     ensure!(state["values"]["after"] == "1" && state["writes"] == 2, "the source: {state}");
     Ok(())
-}
-
-fn services() -> Result<()> {
-    let shared = Shared::new()?;
-    let node = shared.node()?;
-    let go = node.program("geo-go");
-    let server = node.program("server.js");
-    node.ok(&["template", "build", "go", "--port", "8080", "--", &go, "--port", "8080"])?;
-    node.ok(&["template", "build", "js", "--port", "8080", "--", "/usr/bin/node", &server, "--port", "8080"])?;
-    for name in ["go", "js"] {
-        let id = node.run(name, 1)?[0].id.to_string();
-        node.ask(&id, "POST /write?key=k&value=v")?;
-        take(&node, &id, &format!("{name}-kept"))?;
-    }
-    elsewhere(&shared, |other| {
-        for name in ["go-kept", "js-kept"] {
-            for sandbox in other.run(name, 2)? {
-                let id = sandbox.id.as_str();
-                ensure!(other.ask(id, "GET /verify")?["intact"] == true, "{name}: not intact");
-                let state = other.ask(id, "GET /state")?;
-                ensure!(state["values"]["k"] == "v" && state["hostname"] == *id, "{name}: {state}");
-            }
-        }
-        Ok(())
-    })?;
-    node.finish()
 }
 
 /// A checkpoint that is called as a template of the node is not what `run` starts there, and all who look at it are told.

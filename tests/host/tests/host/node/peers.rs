@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -88,9 +88,12 @@ fn from_a_peer(shared: &Shared) -> Result<()> {
         fs::rename(&segments, &away)?;
         let served = on(shared.node_with(KEYS, &["--find-peers"])?, |other| {
             ensure!(number(&peers_of(other)?, "/known")? == 1, "it is not found");
-            // A machine under load may miss the 200 ms that a peer has: the next try finds what is cached already.
-            let warm = (0..5).find(|_| other.pando(&["template", "warm", "warm"]).is_ok_and(|answer| answer.code == 0));
-            ensure!(warm.is_some(), "it does not start: {}", other.ok(&["template", "warm", "warm"])?);
+            // A machine under load may miss the 200 ms that a peer has, who then rests for a second, and longer if that comes again.
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while other.pando(&["template", "warm", "warm"])?.code != 0 {
+                ensure!(Instant::now() < deadline, "it does not start: {}", other.ok(&["template", "warm", "warm"])?);
+                std::thread::sleep(Duration::from_millis(500));
+            }
             expect(other)?;
             std::thread::sleep(FILLED);
             fs::rename(&away, &segments)?;
