@@ -34,8 +34,9 @@ use crate::{
     machine::{IDENTITY_FILES, is_one_of},
 };
 
-/// How an entry fails that is replaced or removed during its copy.
-const IN_MOTION: [Errno; 11] = [
+/// How an entry fails that is replaced or removed during its copy. The last three: attributes of what has come in its place are not for the copy of
+/// what it was.
+const IN_MOTION: [Errno; 14] = [
     Errno::EXIST,
     Errno::NOENT,
     Errno::NOTDIR,
@@ -47,6 +48,9 @@ const IN_MOTION: [Errno; 11] = [
     Errno::NXIO,
     Errno::NODEV,
     Errno::NODATA,
+    Errno::PERM,
+    Errno::ACCESS,
+    Errno::OPNOTSUPP,
 ];
 
 /// Longer than the grain of a filesystem's times, and than most writes take.

@@ -151,6 +151,34 @@ fn rounds_of_a_changing_tree_end_in_an_exact_copy() {
     }
 }
 
+/// What comes in the place of a link may have attributes that links cannot have.
+#[test]
+fn a_link_that_becomes_a_file_is_copied_by_the_next_round() {
+    let place = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (source, dest) = (place.path().join("source"), place.path().join("dest"));
+    fs::create_dir(&source).unwrap();
+    let (entry, next) = (source.join("entry"), place.path().join("next"));
+    let change = || {
+        symlink("target", &next).unwrap();
+        fs::rename(&next, &entry).unwrap();
+        fs::write(&next, "a file").unwrap();
+        setxattr(&next, "user.a", b"1", XattrFlags::empty()).unwrap();
+        fs::rename(&next, &entry).unwrap();
+    };
+    change();
+    let ends = AtomicBool::new(false);
+    let mut mirror = Mirror::begin(&source, &dest).unwrap();
+    let mut round = |when| mirror.round(&Hot::look(&[], Hot::default()).unwrap(), when);
+    std::thread::scope(|scope| {
+        scope.spawn(|| std::iter::repeat_with(change).find(|()| ends.load(Ordering::Relaxed)));
+        let done: Result<Vec<_>, _> = (0..1_000).map(|_| round(Processes::Run)).collect();
+        ends.store(true, Ordering::Relaxed);
+        done.unwrap();
+    });
+    round(Processes::StandStill).unwrap();
+    expect_same(&source, &dest, "the last round");
+}
+
 /// Writes that leave the time of change as it is are copied: to pages that are mapped already, and within the grain of the clock.
 #[test]
 fn mapped_pages_and_quick_writes_are_taken_again() {
