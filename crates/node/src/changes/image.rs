@@ -284,17 +284,19 @@ pub(super) fn room_at(root: &Path) -> io::Result<u64> {
     Ok((found.f_bavail * found.f_frsize).saturating_sub(promised(root)?))
 }
 
-/// Bytes of writes that have no place on the device yet: gigabytes at times, which statfs(2) does not count.
+/// Bytes of writes that statfs(2) does not count yet, gigabytes at times: those that have no place on the device, and those that have one which the
+/// next commit makes known.
 fn promised(root: &Path) -> io::Result<u64> {
     let id = base::id::hex(&sys::btrfs::id(open(root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?);
     let [a, b, c, d, e] = [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]];
-    let path = format!("/sys/fs/btrfs/{a}-{b}-{c}-{d}-{e}/allocation/mixed/bytes_may_use");
-    match fs::read_to_string(path) {
-        Ok(text) => text.trim().parse().map_err(io::Error::other),
+    let directory = format!("/sys/fs/btrfs/{a}-{b}-{c}-{d}-{e}/allocation/mixed");
+    let bytes = |name| match fs::read_to_string(format!("{directory}/{name}")) {
+        Ok(text) => text.trim().parse::<u64>().map_err(io::Error::other),
         // Where there is no /sys, room is made a little later.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(error) => Err(error),
-    }
+    };
+    Ok(bytes("bytes_may_use")?.saturating_add(bytes("bytes_reserved")?))
 }
 
 /// Takes all that is mounted there out of the tree. It ends with its last user.

@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("changes::a_full_host_leaves_all_roots_writable", full_host),
         Case::new("changes::a_disk_limit_holds_for_each_sandbox", || with_layers("btrfs", limited)),
         Case::new("changes::the_image_grows_while_a_sandbox_writes", grows),
+        Case::new("changes::the_image_grows_before_btrfs_counts_what_is_written", grows_early),
     ]
 }
 
@@ -414,5 +415,32 @@ fn grows() -> Result<()> {
         let after = fs::metadata(&image)?.len();
         ensure!(after > before, "{before} bytes before, {after} after");
         Ok(())
+    })
+}
+
+/// Writes back what it writes, without a commit: that has a place on the device and is in no number of statfs(2), for five seconds.
+const WRITE_BACK: &str = "
+import ctypes, os, sys
+kernel = ctypes.CDLL(None, use_errno=True)
+place = os.open(sys.argv[1], os.O_RDONLY)
+assert kernel.syncfs(place) == 0
+file = os.open('written', os.O_RDWR | os.O_CREAT, dir_fd=place)
+for _ in range(500):
+    os.write(file, bytes(1 << 20))
+assert kernel.sync_file_range(file, ctypes.c_long(0), ctypes.c_long(0), 7) == 0
+";
+
+fn grows_early() -> Result<()> {
+    let setting = Setting { state_ext4_mib: Some(3_072), ..arguments(&["--layers", "btrfs", "--pool", "0"]) };
+    with_node(setting, |node| {
+        let state = format!("/proc/{}/root{}", node.server_pid()?, node.state.display());
+        let (image, changes) = (format!("{state}/changes.img"), format!("{state}/changes"));
+        let before = fs::metadata(&image)?.len();
+        let written = Command::new("/usr/bin/python3").args(["-c", WRITE_BACK, &changes]).output()?;
+        ensure!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+        std::thread::sleep(Duration::from_secs(1));
+        let after = fs::metadata(&image)?.len();
+        ensure!(after > before, "{before} bytes before, {after} after");
+        fs::remove_file(format!("{changes}/written")).map_err(Into::into)
     })
 }
