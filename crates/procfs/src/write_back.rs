@@ -26,8 +26,8 @@ use crate::{
     stat::Stat,
 };
 
-/// How long a process may take to end: the kernel writes back what it had mapped meanwhile.
-const END_MAX: Duration = Duration::from_secs(5);
+/// How long a process may take to end: the kernel writes back what it had mapped meanwhile. On a busy machine 5 s were not enough.
+const END_MAX: Duration = Duration::from_secs(15);
 
 /// How often it is looked whether it has.
 const END_CHECK: Duration = Duration::from_millis(1);

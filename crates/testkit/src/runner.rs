@@ -8,8 +8,8 @@
 //! A process per case is needed because the engine forks, and a process that forks must have one thread. It also means that a case that hangs
 //! or crashes harms no other case.
 //!
-//! `PANDO_TEST_JOBS` is the number of cases at a time (4), `PANDO_TEST_SECONDS` the number of seconds that a case may take (60). Cases that measure time or change settings of the whole host run alone, after the
-//! others.
+//! `PANDO_TEST_JOBS` is the number of cases at a time (4), `PANDO_TEST_SECONDS` the number of seconds that a case may take (120).
+//! Cases that measure time or change settings of the whole host run alone, after the others.
 
 mod child;
 mod guard;

@@ -3,7 +3,7 @@
 //! usage: host [--list | PART OF A CASE'S NAME...]
 //!
 //! PANDO_TEST_JOBS  cases at a time (4)
-//! PANDO_TEST_SECONDS  seconds that a case may take (20)
+//! PANDO_TEST_SECONDS  seconds that a case may take (120)
 //! PANDO_ROUNDS     rounds of the crash loops (2 to 4), of differential cases (1) and of checkpoints on a distant node (1)
 //! PANDO_STREAMS    idle streams of one client (100; 1,000 is what is promised: `make soak-serve`)
 //! PANDO_OUTAGE_S   seconds that the store is away (6; 30 is what is promised: `make soak`)

@@ -241,11 +241,11 @@ pub(super) async fn get(hand: &Arc<Hand>, path: &str) -> Result<Vec<u8>, hands::
     hand.read(Path::new(path), 0, None).await?.read_to_end().await
 }
 
-/// Fails unless the work is refused within a second. Gives the reason.
+/// Fails unless the work is refused within five seconds. Gives the reason.
 pub(super) async fn refusal<T>(work: impl Future<Output = Result<T, hands::Error>>) -> Result<Problem> {
     let began = Instant::now();
     let done = work.await;
-    ensure!(began.elapsed() < Duration::from_secs(1), "a refusal took {:?}", began.elapsed());
+    ensure!(began.elapsed() < Duration::from_secs(5), "a refusal took {:?}", began.elapsed());
     match done {
         Ok(_) => bail!("it was not refused"),
         Err(error) => Ok(error.problem().with_context(|| node::chain(&error))?.clone()),

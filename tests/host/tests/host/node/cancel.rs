@@ -102,7 +102,7 @@ fn answered(node: &Node) -> Result<()> {
         let command = node.begin(&["create", "geo", "-n", "20", "--json"])?;
         sleep(Duration::from_micros(us));
         command.signal(Signal::STOP)?;
-        let deadline = Instant::now() + Duration::from_secs(1);
+        let deadline = Instant::now() + Duration::from_secs(3);
         while node.ps()?.len() < 20 && Instant::now() < deadline {
             sleep(Duration::from_millis(20));
         }

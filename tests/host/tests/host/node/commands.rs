@@ -326,8 +326,8 @@ fn time_limit(node: &Node) -> Result<()> {
     ])?;
     ensure!(answer.code == 124 && answer.stdout == "begun\n", "{answer}");
     ensure!(answer.stderr.contains("did not end within 300 ms"), "{answer}");
-    ensure!(answer.took < Duration::from_secs(3), "{answer}");
-    until_alone(node, &id, Duration::from_secs(2))?;
+    ensure!(answer.took < Duration::from_secs(20), "{answer}");
+    until_alone(node, &id, Duration::from_secs(10))?;
     let answer = node.pando(&[
         "exec",
         "--timeout",
@@ -339,7 +339,7 @@ fn time_limit(node: &Node) -> Result<()> {
         "trap '' TERM; while :; do sleep 0.01; done",
     ])?;
     ensure!(answer.code == 124 && answer.took > Duration::from_secs(2), "{answer}");
-    until_alone(node, &id, Duration::from_secs(2))?;
+    until_alone(node, &id, Duration::from_secs(10))?;
     // One that ends in time is none of its business, nor one that ends by the signal with words of its own.
     let answer = node.pando(&["exec", "--timeout", "1m", &id, "--", "/bin/sh", "-c", "exit 3"])?;
     ensure!(answer.code == 3 && answer.stderr.is_empty(), "{answer}");

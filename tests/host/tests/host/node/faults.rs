@@ -121,7 +121,7 @@ pub(crate) fn outage(store: &dyn Away, node: &Node, other: &Node) -> Result<()> 
             let answered = Instant::now();
             ensure!(other.ps()?.iter().all(|sandbox| sandbox.state == SandboxState::Running), "one was stopped");
             other.inspect(&ids[0])?;
-            ensure!(answered.elapsed() < Duration::from_secs(2), "the node took {:?} to answer", answered.elapsed());
+            ensure!(answered.elapsed() < Duration::from_secs(5), "the node took {:?} to answer", answered.elapsed());
             std::thread::sleep(Duration::from_millis(200));
         }
         let ended = waiting.iter().filter(|verified| verified.is_finished()).count();

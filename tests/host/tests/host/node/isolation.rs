@@ -236,7 +236,7 @@ fn expect_unprivileged(pid: i32) -> Result<()> {
 /// geo.py has its three streams, an epoll set, asyncio's socket pair and the listening socket.
 fn expect_descriptors(pid: i32) -> Result<()> {
     // It says that it goes on in the program before it has closed what it says that by.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(2);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while std::fs::read_dir(format!("/proc/{pid}/fd"))?.count() > 7 && std::time::Instant::now() < deadline {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }

@@ -41,7 +41,8 @@ print('before')
 open('/tmp/ready', 'w').close()
 n = 0
 while True:
-    print(n)
+    # In one write: a copy may begin between two.
+    print(f'{n}\\n', end='')
     n += 1
     time.sleep(0.001)
 ";

@@ -210,7 +210,7 @@ print(450 - ended, flush=True); time.sleep(6)";
     ensure!((1..=256).contains(&held), "it holds {held} connections");
     let began = std::time::Instant::now();
     expect(node, &other, &[("tls,example.test,x,example.test,443", "1.1.1.1 x - 0")])?;
-    ensure!(began.elapsed() < Duration::from_secs(2), "a neighbour waited for {:?}", began.elapsed());
+    ensure!(began.elapsed() < Duration::from_secs(5), "a neighbour waited for {:?}", began.elapsed());
     bombing.signal(rustix::process::Signal::KILL)?;
     bombing.end()?;
     Ok(())
