@@ -10,8 +10,13 @@ use crate::{
     refusal::Refusal,
 };
 
-/// A thread that has not stopped by then is in a wait that nothing interrupts.
+/// A thread that has not stopped by then may be in a wait that nothing interrupts.
 const STOP_MAX: Duration = Duration::from_secs(1);
+/// It is if it is found in one (state D) so many times in a row, each [`LATE_LOOK`] after the other.
+const DEAF_LOOKS: u32 = 10;
+const LATE_LOOK: Duration = Duration::from_millis(10);
+/// One that only waits for a processor, on a busy machine, has this long.
+const LATE_MAX: Duration = Duration::from_secs(10);
 /// How long a thread that executes a program cannot be attached to.
 const EXEC_MAX: Duration = Duration::from_millis(200);
 /// Most threads stop within this time: they are asked again and again.
@@ -95,14 +100,24 @@ pub(crate) fn wait_among_others(tid: i32) -> std::io::Result<Stop> {
     Ok(next_stop(tid, Duration::MAX)?.unwrap_or(Stop::Ended(0)))
 }
 
+/// Whether the thread is in a wait that signals do not end, at this moment.
+fn is_deaf(tid: i32) -> bool {
+    Stat::read(&tid.to_string()).is_ok_and(|stat| stat.state() == b'D')
+}
+
 /// Waits until a thread that was told to has stopped, if it does not end before.
 pub(crate) fn wait_for_stop(tid: i32) -> Result<bool, Error> {
-    let began = Instant::now();
+    let (began, mut deaf_looks) = (Instant::now(), 0);
     loop {
-        match next_stop(tid, STOP_MAX.saturating_sub(began.elapsed())) {
+        match next_stop(tid, STOP_MAX.saturating_sub(began.elapsed()).max(LATE_LOOK)) {
             Err(error) if is_gone(&error) => return Ok(false),
             stop => match stop.of("wait for thread", tid)? {
-                None => return Err(Error::Refused(vec![Refusal::NotStopping { tid }])),
+                None => {
+                    deaf_looks = if is_deaf(tid) { deaf_looks + 1 } else { 0 };
+                    if deaf_looks == DEAF_LOOKS || began.elapsed() > LATE_MAX {
+                        return Err(Error::Refused(vec![Refusal::NotStopping { tid }]));
+                    }
+                }
                 Some(Stop::Interrupted | Stop::Event(_) | Stop::Cloned) => return Ok(true),
                 Some(Stop::Signal(signal)) => deliver(tid, signal)?,
                 Some(Stop::Ended(_)) => return Ok(false),

@@ -1,6 +1,9 @@
 //! Cases of their own kind.
 
+use std::{fs, time::Duration};
+
 use anyhow::{Context, Result, ensure};
+use procfs::CgroupPaths;
 use testkit::{
     engine::{Bench, How, PROGRAMS, Place, filters, killed},
     runner::Case,
@@ -25,8 +28,9 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(Case::new("engine::a_fork_of_a_copy_has_the_core_filter_of_that", || on_a_bench(usual_core_filter)));
     cases.push(
         Case::new("engine::threads_may_end_at_any_moment", || on_a_bench(ending_threads))
-            .slow("a thread rarely ends at the right moment: it captures 400 times"),
+            .slow("a thread rarely ends at the right moment: it captures 150 times"),
     );
+    cases.push(Case::new("engine::threads_that_wait_for_a_processor_are_waited_for", || on_a_bench(throttled)));
     cases.push(Case::new("engine::files_of_a_layer_may_be_deleted_while_open", || on_a_bench(deleted_from_a_layer)));
     cases.push(
         Case::new("engine::a_child_that_is_about_to_end_is_waited_for", || on_a_bench(ending_children))
@@ -69,7 +73,7 @@ fn no_limit_of_time(bench: &Bench) -> Result<()> {
     let pid = begin(&source, &[format!("{PROGRAMS}/lowered_limits")])?;
     let zygote = bench.zygote(&source, pid, &[bench.dir.path().join("layer")], None)?.zygote;
     let cpu_time = |pid: i32| -> Result<String> {
-        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
         let line = limits.lines().find_map(|line| line.strip_prefix("Max cpu time")).context("no limit of CPU time")?;
         Ok(line.split_whitespace().next().unwrap_or_default().to_owned())
     };
@@ -80,7 +84,7 @@ fn no_limit_of_time(bench: &Bench) -> Result<()> {
 
 /// A copy goes back to the usual filter of what a core file has. A zygote that branches off the copy's own had another.
 fn usual_core_filter(bench: &Bench) -> Result<()> {
-    let filter = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/coredump_filter"));
+    let filter = |pid: &str| fs::read_to_string(format!("/proc/{pid}/coredump_filter"));
     let source = bench.place(&[])?;
     let pid = begin(&source, &[format!("{PROGRAMS}/attributes")])?;
     let first = vec![bench.dir.path().join("layer1")];
@@ -89,7 +93,7 @@ fn usual_core_filter(bench: &Bench) -> Result<()> {
     ensure!(filter(&zygote.facts.pid.to_string())? != usual, "the program has the usual filter");
     let copy = bench.place(&first)?;
     let pid = copy.start(&zygote, How::AtOnce)?;
-    std::fs::write(format!("/proc/{pid}/coredump_filter"), format!("0x{}", usual.trim()))?;
+    fs::write(format!("/proc/{pid}/coredump_filter"), format!("0x{}", usual.trim()))?;
     let second = [vec![bench.dir.path().join("layer2")], first].concat();
     let branch = bench.zygote(&copy, pid, &second, Some(&zygote))?.zygote;
     let forked = bench.place(&second)?;
@@ -118,6 +122,37 @@ fn captured_in_a_row(bench: &Bench, program: &str, captures: usize) -> Result<()
     Ok(source.sandbox.destroy()?)
 }
 
+/// A program that has used up its share of a processor stops when it gets the next one, here more than a second later.
+fn throttled(bench: &Bench) -> Result<()> {
+    let source = bench.place(&[])?;
+    let pid = begin(&source, &[format!("{PROGRAMS}/ending_threads")])?;
+    give_shares(pid)?;
+    let spec = source.capture_spec(pid, None)?;
+    for n in 1..=3 {
+        std::thread::sleep(Duration::from_millis(1_500));
+        process::capture(&spec, &mut || Ok(())).with_context(|| format!("capture {n}"))?;
+        killed::reap_stills(pid)?;
+    }
+    Ok(source.sandbox.destroy()?)
+}
+
+/// From now on the process's control group has a millisecond of a processor in each second.
+fn give_shares(pid: i32) -> Result<()> {
+    let groups = CgroupPaths::read(pid)?;
+    let is_legacy = |controllers: &str| controllers.split(',').any(|name| name == "cpu");
+    match groups.iter().find(|group| group.controllers.is_some_and(is_legacy)) {
+        Some(group) => {
+            let directory = format!("/sys/fs/cgroup/cpu{}", group.path);
+            fs::write(format!("{directory}/cpu.cfs_period_us"), "1000000").context(directory.clone())?;
+            fs::write(format!("{directory}/cpu.cfs_quota_us"), "1000").context(directory)
+        }
+        None => {
+            let file = format!("/sys/fs/cgroup{}/cpu.max", groups.unified().unwrap_or("/"));
+            fs::write(&file, "1000 1000000").context(file)
+        }
+    }
+}
+
 /// What a copy has open lies in a layer of its root filesystem, whose files say that they have a name also when the copy has deleted them.
 fn deleted_from_a_layer(bench: &Bench) -> Result<()> {
     let argv = [format!("{PROGRAMS}/deleted"), "--keep".into(), "yes".into()];
@@ -128,9 +163,9 @@ fn deleted_from_a_layer(bench: &Bench) -> Result<()> {
     let copy = bench.place(&first)?;
     let pid = copy.start(&zygote, How::AtOnce)?;
     for file in ["file", "named"] {
-        std::fs::remove_file(copy.inside(&format!("/tmp/deleted/{file}")))?;
+        fs::remove_file(copy.inside(&format!("/tmp/deleted/{file}")))?;
     }
-    std::fs::remove_dir(copy.inside("/tmp/deleted/directory"))?;
+    fs::remove_dir(copy.inside("/tmp/deleted/directory"))?;
     let second = [vec![bench.dir.path().join("layer2")], first].concat();
     let branch = bench.zygote(&copy, pid, &second, Some(&zygote)).context("fork of the copy")?.zygote;
     let forked = bench.place(&second)?;
