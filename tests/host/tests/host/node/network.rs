@@ -31,7 +31,7 @@ fn of_addresses() -> Vec<Case> {
         }),
         Case::new("network::names_are_asked_of_the_servers_of_the_policy", || with_internet(&[], names)),
         Case::new("network::many_connections_are_bounded_for_each_sandbox", || with_internet(&[], bomb)),
-        Case::new("network::a_router_that_is_half_there_is_made_anew", || with_internet(&[], half)),
+        Case::new("network::a_router_that_is_half_there_is_made_anew", || with_internet(&["--pool", "0"], half)),
         Case::new("network::none_is_loopback_alone", || with_internet(&["--network", "none"], none)),
     ]
 }
@@ -218,7 +218,7 @@ fn half(node: &mut Node) -> Result<()> {
     let links = Command::new("sh").args(["-c", "ip -o link | grep -o ' pd[0-9a-f]*'"]).output()?;
     let link = String::from_utf8_lossy(&links.stdout).trim().to_owned();
     ensure!(link.starts_with("pd"), "there is no link {link:?}");
-    // Prepared sandboxes end with their keeper; only then has the router none.
+    // There is no pool, whose sandboxes end with their keeper at some time; only without any has the router none.
     let router = format!("--net={}", node.state.join("router").display());
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
