@@ -21,7 +21,7 @@ mod rows;
 use std::{fmt, path::Path, str::FromStr};
 
 use db::{Database, DbError};
-use sqlx::{AnyConnection, Row};
+use sqlx::{Any, AnyConnection, Row, any::AnyArguments, query::Query};
 
 pub use self::leases::{Lease, Protected, Roots};
 pub use self::peers::PeerEntry;
@@ -319,9 +319,7 @@ impl Heads {
         let delete = "DELETE FROM heads WHERE realm = $1 AND name = $2 AND generation = $3 AND manifest = $4";
         let delete = sqlx::query(delete).bind(expected.realm.as_str()).bind(expected.name.as_str());
         let delete = delete.bind(signed(expected.generation)).bind(expected.manifest.to_string());
-        let removed =
-            delete.execute(self.database.pool()).await.map_err(database("remove a head"))?.rows_affected() == 1;
-        if removed {
+        if self.has_removed(delete).await? {
             return Ok(());
         }
         Err(why_not(expected, &self.get(&expected.realm, &expected.name).await?))
@@ -330,10 +328,15 @@ impl Heads {
     /// Removes the head of this name, whatever it names by now: for those who mean the name. Its writers get `NotFound`.
     pub async fn remove_name(&self, realm: &Realm, name: &HeadName) -> Result<(), HeadsError> {
         let delete = "DELETE FROM heads WHERE realm = $1 AND name = $2";
-        let delete = sqlx::query(delete).bind(realm.as_str()).bind(name.as_str());
-        let removed =
-            delete.execute(self.database.pool()).await.map_err(database("remove a head"))?.rows_affected() == 1;
-        if removed { Ok(()) } else { Err(HeadsError::NotFound { realm: realm.clone(), name: name.clone() }) }
+        if self.has_removed(sqlx::query(delete).bind(realm.as_str()).bind(name.as_str())).await? {
+            return Ok(());
+        }
+        Err(HeadsError::NotFound { realm: realm.clone(), name: name.clone() })
+    }
+
+    async fn has_removed(&self, delete: Query<'_, Any, AnyArguments>) -> Result<bool, HeadsError> {
+        let done = delete.execute(self.database.pool()).await.map_err(database("remove a head"))?;
+        Ok(done.rows_affected() == 1)
     }
 
     /// The heads of a realm whose names begin with `prefix` and come after `after`, ordered by name (by bytes); at most

@@ -126,7 +126,7 @@ fn captured_in_a_row(bench: &Bench, program: &str, captures: usize) -> Result<()
 fn throttled(bench: &Bench) -> Result<()> {
     let source = bench.place(&[])?;
     let pid = begin(&source, &[format!("{PROGRAMS}/ending_threads")])?;
-    give_shares(pid)?;
+    throttle(pid)?;
     let spec = source.capture_spec(pid, None)?;
     for n in 1..=3 {
         std::thread::sleep(Duration::from_millis(1_500));
@@ -137,7 +137,7 @@ fn throttled(bench: &Bench) -> Result<()> {
 }
 
 /// From now on the process's control group has a millisecond of a processor in each second.
-fn give_shares(pid: i32) -> Result<()> {
+fn throttle(pid: i32) -> Result<()> {
     let groups = CgroupPaths::read(pid)?;
     let is_legacy = |controllers: &str| controllers.split(',').any(|name| name == "cpu");
     match groups.iter().find(|group| group.controllers.is_some_and(is_legacy)) {
