@@ -96,10 +96,19 @@ impl Children {
         self.by_serial.remove(&serial).map(|child| (child, status))
     }
 
-    /// Processes that have ended and were not reaped within [`REAPED_MAX`]. Their status is unknown.
+    /// Processes whose end was seen before they could be reaped. One is the keeper's child by now if its parent has ended, as the helper of a copy
+    /// does. What no other process reaps within [`REAPED_MAX`] has an unknown status.
     pub(super) fn overdue(&mut self) -> Vec<(Child, Status)> {
-        let overdue = |child: &Child| child.ended.is_some_and(|ended| ended.elapsed() > REAPED_MAX);
-        self.by_serial.extract_if(|_, child| overdue(child)).map(|(_, child)| (child, Status::Unknown)).collect()
+        let mut found = Vec::new();
+        for (serial, child) in &self.by_serial {
+            let Some(ended) = child.ended else { continue };
+            match reap(child.pidfd.as_fd()) {
+                End::Reaped(status) => found.push((*serial, status)),
+                End::No | End::Unreaped if ended.elapsed() > REAPED_MAX => found.push((*serial, Status::Unknown)),
+                End::No | End::Unreaped => {}
+            }
+        }
+        found.into_iter().filter_map(|(serial, status)| Some((self.by_serial.remove(&serial)?, status))).collect()
     }
 
     /// Kills the processes with `role`. Their end is not reported.
@@ -230,6 +239,26 @@ mod tests {
         let (child, status) = children.ended(0).unwrap();
         assert_eq!((child.pid, child.role, status), (pid, Role::Builder(ZygoteId(1)), Status::Code(3)));
         assert!(children.ended(0).is_none());
+    }
+
+    #[test]
+    fn the_status_of_one_that_ended_before_it_became_a_child_is_known_when_it_is_one() {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+        let script = "(exit 3) & echo $!; exec sleep 100";
+        let mut parent =
+            std::process::Command::new("sh").args(["-c", script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(parent.stdout.take().unwrap()), &mut line).unwrap();
+        let watcher = Watcher::new().unwrap();
+        let mut children = Children::new(watcher.clone());
+        children.watch(line.trim().parse().unwrap(), Role::Builder(ZygoteId(1))).unwrap();
+        assert_eq!(watcher.wait(Some(5000)).unwrap(), [Source::Process(0)]);
+        assert!(children.ended(0).is_none());
+        assert!(children.overdue().is_empty());
+        parent.kill().unwrap();
+        parent.wait().unwrap();
+        let [(_, status)] = &children.overdue()[..] else { panic!("it is not reaped") };
+        assert_eq!(*status, Status::Code(3));
     }
 
     #[test]
