@@ -123,7 +123,8 @@ impl Transit {
         let handed = kin().flat_map(|kin| &kin.hands_down).map(|(_, number)| *number);
         let numbers = numbers.chain(registered.map(|entry| entry.fd)).chain(inherited).chain(handed);
         let highest = numbers.max().unwrap_or(0);
-        let with_helper = tree.first().threads.iter().any(|thread| thread.attributes.death_signal != 0);
+        let told_of_its_end = tree.first().threads.iter().any(|thread| thread.attributes.death_signal != 0);
+        let with_helper = told_of_its_end || descend::has_beside(tree);
         let streams = tree.streams() as i32;
         let received = FIRST_STREAM + streams + 1;
         Self { control: highest.max(received) + 1, streams, with_helper }

@@ -95,7 +95,8 @@ fn write_number(arena: &mut Arena, script: &mut Script, file: usize, number: i32
     script.call(libc::SYS_write, [Arg::Result(file), bytes.into(), (text.len() as u64).into()], check)
 }
 
-/// Waits until the helper is gone, if a thread wants to be told of its parent's end: that would be the helper's.
+/// Waits until the helper is gone and the keeper is the copy's parent, if that matters: a thread wants to be told of its parent's end, or the copy
+/// clones children of its parent.
 pub(super) fn wait_for_helper(arena: &mut Arena, script: &mut Script, transit: Transit) {
     let Some(helper) = transit.helper() else { return };
     // struct pollfd { fd, events, revents }

@@ -163,6 +163,9 @@ impl Copy<'_> {
             capabilities.set(script, capabilities.set_tid);
             script.land(at_once);
             descend::make_common_page(self, script);
+            if descend::has_beside(self.tree) {
+                attributes::wait_for_helper(arena, script, transit);
+            }
         }
         family.begin(self, arena, script, at);
         let late = complete.map(|complete| complete(arena, script));

@@ -131,6 +131,11 @@ pub(super) fn spare_number(tree: &Tree) -> i32 {
     threads.chain(kin).chain(tree.zombies.iter().map(|zombie| zombie.pid)).max().unwrap_or(0) + 1
 }
 
+/// Whether the first process clones any that become children of its own parent. That is the keeper only when the helper has ended.
+pub(super) fn has_beside(tree: &Tree) -> bool {
+    tree.children(0).any(|child| tree.members[child].kin.command.is_some())
+}
+
 /// A process `beside` the one that clones it has the same parent, which is told of its end as of that one's.
 fn process_args(arena: &mut Arena, pid: i32, beside: bool) -> u64 {
     let (flags, exit_signal) = if beside { (libc::CLONE_PARENT as u64, 0) } else { (0, libc::SIGCHLD as u64) };

@@ -7,13 +7,15 @@ use std::{
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
+use sys::ptrace;
 use testkit::{
-    node::{Answer, Node, Running},
+    node::{Answer, Node, Running, Setting},
     runner::Case,
 };
 
 use super::{
     files_only::{fork, with_idle},
+    pager::zygote,
     shared::{Shared, with_geo},
 };
 
@@ -33,6 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("along::a_terminal_waits_out_a_pause", || with_idle(followed_terminal)),
         Case::new("along::commands_with_high_descriptors_go_on", || with_geo(high_descriptor)),
         Case::new("along::too_many_commands_are_refused_by_number", || with_idle(too_many)),
+        Case::new("along::copies_have_commands_also_when_the_helper_of_a_start_ends_late", late_helper),
     ]
 }
 
@@ -404,4 +407,38 @@ fn too_many(_: &Shared, node: &mut Node) -> Result<()> {
     let copy = fork(node, &["--files-only", &id])?.remove(0);
     ensure!(commands(node, &copy)?.is_empty(), "a copy of files has commands");
     Ok(())
+}
+
+/// What makes the first process of a copy ends some microseconds later: or much later, if it has to wait for a processor.
+fn late_helper() -> Result<()> {
+    let arguments = ["--pool", "0", "--ahead", "0"].map(str::to_owned).to_vec();
+    let node = Node::start_with(Setting { arguments, ..Setting::default() })?;
+    node.build_geo("geo", &["--nidx", "2"])?;
+    let source = node.run("geo", 1)?[0].id.to_string();
+    node.ok(&["exec", "-d", "--tag", "counter", &source, "--", "/bin/sh", "-c", COUNTER])?;
+    node.ok(&["checkpoint", &source, "--name", "warm"])?;
+    node.ok(&["kill", &source])?;
+    // The zygote is made for the first one.
+    node.run("warm", 1)?;
+    let zygote = zygote(&node, "warm")? as i32;
+    ptrace::seize(zygote, ptrace::options::TRACE_CLONES)?;
+    let start = node.begin(&["create", "warm", "-q"])?;
+    ensure!(matches!(ptrace::wait(zygote)?, ptrace::Stop::Cloned), "the zygote does something else");
+    let helper = ptrace::event_message(zygote)? as i32;
+    ensure!(matches!(ptrace::wait(helper)?, ptrace::Stop::Interrupted), "the helper does something else");
+    ptrace::set_options(helper, libc::PTRACE_O_TRACEEXIT)?;
+    ptrace::detach(zygote, 0)?;
+    ptrace::resume(helper, 0)?;
+    let stop = ptrace::wait(helper)?;
+    ensure!(matches!(stop, ptrace::Stop::Event(libc::PTRACE_EVENT_EXIT)), "the helper does not end");
+    // Far more than a copy takes to be made.
+    sleep(Duration::from_millis(500));
+    ptrace::detach(helper, 0)?;
+    let answer = start.end()?;
+    ensure!(answer.code == 0, "{answer}");
+    let copy = answer.stdout.trim();
+    node.shell(copy, "touch /tmp/stop")?;
+    let counter = node.pando(&["attach", copy, "counter"])?;
+    ensure!(counter.code == 7, "the counter: {counter}");
+    node.finish()
 }
