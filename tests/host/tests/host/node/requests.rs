@@ -38,7 +38,7 @@ fn case(body: fn(&Node) -> Result<()>) -> Result<()> {
 }
 
 /// The server's descriptors once the pool is full: it holds some for each blank sandbox.
-fn descriptors_at_rest(node: &Node, most: usize) -> Result<usize> {
+pub(super) fn descriptors_at_rest(node: &Node, most: usize) -> Result<usize> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let pool = node.info()?.pool;
@@ -57,7 +57,7 @@ fn descriptors_at_rest(node: &Node, most: usize) -> Result<usize> {
 
 /// What the server's descriptors are, without those of the database: when several requests read at once, its pool opens
 /// up to three connections more, of two descriptors each, and keeps them for ten minutes.
-fn descriptors(node: &Node) -> Result<Vec<String>> {
+pub(super) fn descriptors(node: &Node) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{}/fd", node.server_pid()?))? {
         // One that is gone by now is none.

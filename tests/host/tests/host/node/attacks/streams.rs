@@ -9,7 +9,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use testkit::node::Node;
 
-use super::{Target, until, wire};
+use super::{
+    super::requests::{descriptors, descriptors_at_rest},
+    Target, wire,
+};
 
 /// Streams at a time. `make soak-serve` has 1,000.
 const STREAMS: usize = 100;
@@ -24,7 +27,7 @@ pub(super) fn idle(node: &mut Node) -> Result<()> {
     let pid = running(&target)?;
     // Brings a hand, and the first connection to the database.
     target.get("/etc/hostname")?;
-    let before = descriptors(target.node)?;
+    let before = descriptors_at_rest(target.node, usize::MAX)?;
     let mut streams = Vec::new();
     for number in 0..wanted {
         streams.push(follow(&target, pid).with_context(|| format!("stream {number}"))?);
@@ -32,7 +35,7 @@ pub(super) fn idle(node: &mut Node) -> Result<()> {
     let began = Instant::now();
     ensure!(target.get("/etc/hostname")?.0 == 200);
     ensure!(began.elapsed() < wire::SOON, "a request took {:?}", began.elapsed());
-    let during = descriptors(target.node)?;
+    let during = descriptors(target.node)?.len();
     ensure!(during >= before + wanted, "{during} descriptors with {wanted} streams, {before} without");
     // The program says nothing: no write tells the server that a reader is gone.
     for number in 0..wanted / 10 {
@@ -42,7 +45,7 @@ pub(super) fn idle(node: &mut Node) -> Result<()> {
         ensure!(stream.read(&mut first)? == 1, "output {number} did not begin");
     }
     drop(streams);
-    until("the streams' descriptors are gone", || Ok(descriptors(target.node)? < before + 10))?;
+    descriptors_at_rest(target.node, before + 9)?;
     target.end()
 }
 
@@ -73,8 +76,4 @@ fn follow(target: &Target<'_>, pid: u64) -> Result<std::net::TcpStream> {
         seen.push_str(&String::from_utf8_lossy(&buffer[..length]));
     }
     Ok(stream)
-}
-
-fn descriptors(node: &Node) -> Result<usize> {
-    Ok(std::fs::read_dir(format!("/proc/{}/fd", node.server_pid()?))?.count())
 }
