@@ -12,10 +12,10 @@ use crate::{
 
 /// A thread that has not stopped by then may be in a wait that nothing interrupts.
 const STOP_MAX: Duration = Duration::from_secs(1);
-/// It is if it is found in one (state D) so many times in a row, each [`LATE_LOOK`] after the other.
+/// It is if it is found in one so many times in a row, each [`LATE_LOOK`] after the other.
 const DEAF_LOOKS: u32 = 10;
 const LATE_LOOK: Duration = Duration::from_millis(10);
-/// One that only waits for a processor, on a busy machine, has this long.
+/// One that only waits for a processor or a disk, on a busy machine, has this long.
 const LATE_MAX: Duration = Duration::from_secs(10);
 /// How long a thread that executes a program cannot be attached to.
 const EXEC_MAX: Duration = Duration::from_millis(200);
@@ -100,9 +100,13 @@ pub(crate) fn wait_among_others(tid: i32) -> std::io::Result<Stop> {
     Ok(next_stop(tid, Duration::MAX)?.unwrap_or(Stop::Ended(0)))
 }
 
-/// Whether the thread is in a wait that signals do not end, at this moment.
+/// Whether the thread is in a wait that signals do not end, at this moment: for a child that it has begun. Waits for a disk
+/// end.
 fn is_deaf(tid: i32) -> bool {
-    Stat::read(&tid.to_string()).is_ok_and(|stat| stat.state() == b'D')
+    let clones = [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3].map(|number| number.to_string());
+    let call = procfs::text(&format!("/proc/{tid}/syscall"));
+    let clones = call.is_ok_and(|call| clones.iter().any(|number| call.split(' ').next() == Some(number)));
+    clones && Stat::read(&tid.to_string()).is_ok_and(|stat| stat.state() == b'D')
 }
 
 /// Waits until a thread that was told to has stopped, if it does not end before.
