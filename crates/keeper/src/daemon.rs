@@ -33,7 +33,7 @@ use sandboxes::{Dying, Sandboxes};
 use watch::{Source, Watched, Watcher};
 use zygotes::{Start, Way, Zygotes};
 
-/// How often the keeper looks for strays and overdue processes, in milliseconds.
+/// How often the keeper looks for strays, and processes that ended before they could be reaped, in milliseconds.
 const TICK_MS: i64 = 1_000;
 
 /// How often the keeper looks at sandboxes that are being removed, in milliseconds.
@@ -91,7 +91,7 @@ pub fn run(server: OwnedFd, node_id: &str, memory_nodes: Vec<u32>) -> Result<(),
                 Err(error) => return Err(error),
             }
         }
-        for (child, status) in keeper.children.overdue() {
+        for (child, status) in keeper.children.ended_late() {
             keeper.on_ended(child, status)?;
         }
         match keeper.finish_dying() {

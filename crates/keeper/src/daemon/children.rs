@@ -88,7 +88,7 @@ impl Children {
             End::Reaped(status) => status,
             End::Unreaped => {
                 child.ended = Some(Instant::now());
-                // The pidfd stays readable, and hangs up when the process is reaped. If watching for that fails, `overdue` finds the process.
+                // The pidfd stays readable, and hangs up when the process is reaped. If watching for that fails, `ended_late` finds the process.
                 let _ = child.pidfd.watch_hangup_only();
                 return None;
             }
@@ -98,7 +98,7 @@ impl Children {
 
     /// Processes whose end was seen before they could be reaped. One is the keeper's child by now if its parent has ended, as the helper of a copy
     /// does. What no other process reaps within [`REAPED_MAX`] has an unknown status.
-    pub(super) fn overdue(&mut self) -> Vec<(Child, Status)> {
+    pub(super) fn ended_late(&mut self) -> Vec<(Child, Status)> {
         let mut found = Vec::new();
         for (serial, child) in &self.by_serial {
             let Some(ended) = child.ended else { continue };
@@ -254,10 +254,10 @@ mod tests {
         children.watch(line.trim().parse().unwrap(), Role::Builder(ZygoteId(1))).unwrap();
         assert_eq!(watcher.wait(Some(5000)).unwrap(), [Source::Process(0)]);
         assert!(children.ended(0).is_none());
-        assert!(children.overdue().is_empty());
+        assert!(children.ended_late().is_empty());
         parent.kill().unwrap();
         parent.wait().unwrap();
-        let [(_, status)] = &children.overdue()[..] else { panic!("it is not reaped") };
+        let [(_, status)] = &children.ended_late()[..] else { panic!("it is not reaped") };
         assert_eq!(*status, Status::Code(3));
     }
 
